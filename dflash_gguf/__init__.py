@@ -1,0 +1,1 @@
+"""Convert, inspect, validate and run DFlash drafts as GGUF."""

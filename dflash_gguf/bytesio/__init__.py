@@ -1,0 +1,4 @@
+"""Where bytes come from and go.
+Owns reading at offsets and atomic writing; never interprets what it moves.
+Way in: source.LocalFile, atomic.AtomicFile.
+"""
