@@ -1,4 +1,5 @@
 """The command line, one file a command; the only place that prints.
+
 Owns options, progress and exit codes; no logic that a library user would miss.
 Way in: main().
 """

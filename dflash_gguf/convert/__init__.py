@@ -1,4 +1,5 @@
 """Checkpoint to GGUF.
+
 plan decides and sizes everything before a byte is written, run streams it; neither prints.
 Way in: convert().
 """
