@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.errors import FormatError
-from dflash_gguf.model.tokenizer.files import as_list, as_object, read_object
+from dflash_gguf.model.checkpoint import read_json
+from dflash_gguf.model.tokenizer.files import as_list, as_object
 
 if TYPE_CHECKING:
     from dflash_gguf.model.tokenizer.files import Target
@@ -74,7 +75,8 @@ def all_added(target: Target, listed: dict[str, Added], base: dict[str, int]) ->
         if known != token.id:
             warnings.append(f"token {token.text!a} has id {known} in tokenizer.json, {token.id} elsewhere")
         tokens[token.text] = replace(token, id=known)
-    for text in _named(target.settings or {}):
+    warnings += _renumbered(listed, base)
+    for text in _named(target):
         tokens[text] = _named_token(text, tokens, base, warnings)
     return _by_id(tokens, target.tokenizer_path), tuple(warnings)
 
@@ -90,7 +92,7 @@ def _listed_elsewhere(target: Target, listed: dict[str, Added]) -> list[Added]:
         return []
     return [
         _parse({"content": text}, token_id, str(path))
-        for text, token_id in read_object(path).items()
+        for text, token_id in read_json(path).items()
         if text not in listed
     ]
 
@@ -111,11 +113,29 @@ def _decimal(key: str, where: str) -> int:
     return int(key)
 
 
-def _named(settings: dict[str, Any]) -> list[str]:
-    entries = [settings.get(f"{word}_token") for word in SPECIAL_WORDS]
-    for key in ("additional_special_tokens", "extra_special_tokens"):
-        more = settings.get(key)
-        entries += more if isinstance(more, list) else list(more.values()) if isinstance(more, dict) else []
+def _renumbered(listed: dict[str, Added], base: dict[str, int]) -> list[str]:
+    """The tokenizers library numbers added tokens one after the other, whatever ids a file gives them."""
+    highest = -1
+    for token in listed.values():
+        expected = base.get(token.text, max(highest + 1, len(base)))
+        if token.id != expected:
+            return [f"added token {token.text!a} has id {token.id}, the tokenizers library gives it {expected}"]
+        highest = max(highest, token.id)
+    return []
+
+
+def _named(target: Target) -> list[str]:
+    settings = target.settings or {}
+    sources = [settings]
+    legacy = target.folder / "special_tokens_map.json"
+    if "added_tokens_decoder" not in settings and legacy.is_file():
+        sources.append(read_json(legacy))
+    entries: list[Any] = []
+    for source in sources:
+        entries += [source.get(f"{word}_token") for word in SPECIAL_WORDS]
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            more = source.get(key)
+            entries += more if isinstance(more, list) else list(more.values()) if isinstance(more, dict) else []
     texts = (entry.get("content") if isinstance(entry, dict) else entry for entry in entries)
     return list(dict.fromkeys(text for text in texts if isinstance(text, str) and text))
 

@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 #: No vocabulary comes near; a config that claims more would make us reserve memory for it.
 MAX_VOCAB_SIZE = 1 << 24
 
-#: Word of a special token → its GGUF key ("seperator" is the key's own spelling).
+#: Word of a special token → its GGUF key ("seperator" is the key's own spelling; a cls token has none).
 ID_KEYS = {
     "bos": "tokenizer.ggml.bos_token_id",
     "eos": "tokenizer.ggml.eos_token_id",
     "unk": "tokenizer.ggml.unknown_token_id",
     "sep": "tokenizer.ggml.seperator_token_id",
     "pad": "tokenizer.ggml.padding_token_id",
-    "cls": "tokenizer.ggml.cls_token_id",
     "mask": "tokenizer.ggml.mask_token_id",
     "eot": "tokenizer.ggml.eot_token_id",
     "eom": "tokenizer.ggml.eom_token_id",
@@ -153,7 +152,9 @@ def _head_keys(target: Target, pre: str) -> dict[str, MetaValue]:
 
 
 def _id_keys(ids: dict[str, int]) -> dict[str, MetaValue]:
-    return {ID_KEYS[word]: MetaValue(ValueType.UINT32, token_id) for word, token_id in ids.items()}
+    return {
+        ID_KEYS[word]: MetaValue(ValueType.UINT32, token_id) for word, token_id in ids.items() if word in ID_KEYS
+    }
 
 
 def _flag_keys(flags: dict[str, bool]) -> dict[str, MetaValue]:

@@ -6,8 +6,6 @@ loads, and drafts badly.
 
 from __future__ import annotations
 
-import difflib
-
 from dflash_gguf.errors import UsageError
 
 _GROUPS: tuple[frozenset[str], ...] = tuple(
@@ -88,6 +86,8 @@ def require_known_pre(name: str) -> None:
     """Raise UsageError unless llama.cpp knows `name`."""
     if name in PRE_NAMES:
         return
+    import difflib
+
     near = difflib.get_close_matches(name, sorted(PRE_NAMES), n=3, cutoff=0.4)
     hint = f"did you mean {', '.join(near)}?" if near else "see llama.cpp's list of pre-tokenizers"
     raise UsageError(f"llama.cpp knows no pre-tokenizer {name!a}", where="--tokenizer-pre", hint=hint)
