@@ -152,9 +152,7 @@ def _head_keys(target: Target, pre: str) -> dict[str, MetaValue]:
 
 
 def _id_keys(ids: dict[str, int]) -> dict[str, MetaValue]:
-    return {
-        ID_KEYS[word]: MetaValue(ValueType.UINT32, token_id) for word, token_id in ids.items() if word in ID_KEYS
-    }
+    return {ID_KEYS[word]: MetaValue(ValueType.UINT32, token_id) for word, token_id in ids.items() if word in ID_KEYS}
 
 
 def _flag_keys(flags: dict[str, bool]) -> dict[str, MetaValue]:
