@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.errors import FormatError
 from dflash_gguf.model.checkpoint import read_json
-from dflash_gguf.model.tokenizer.files import as_list, as_object
+from dflash_gguf.model.tokenizer.files import as_list, as_object, brief
 
 if TYPE_CHECKING:
     from dflash_gguf.model.tokenizer.files import Target
@@ -56,7 +56,7 @@ def listed_tokens(target: Target, base: dict[str, int]) -> dict[str, Added]:
         token = _parse(entry, as_object(entry, where).get("id"), where)
         known = tokens[token.text].id if token.text in tokens else base.get(token.text, token.id)
         if known != token.id:
-            raise FormatError(f"{token.text!a} has two ids, {known} and {token.id}", where=where)
+            raise FormatError(f"{brief(token.text)} has two ids, {known} and {token.id}", where=where)
         tokens[token.text] = token
     return tokens
 
@@ -73,7 +73,7 @@ def all_added(target: Target, listed: dict[str, Added], base: dict[str, int]) ->
     for token in _listed_elsewhere(target, listed):
         known = tokens[token.text].id if token.text in tokens else base.get(token.text, token.id)
         if known != token.id:
-            warnings.append(f"token {token.text!a} has id {known} in tokenizer.json, {token.id} elsewhere")
+            warnings.append(f"token {brief(token.text)} has id {known} in tokenizer.json, {token.id} elsewhere")
         tokens[token.text] = replace(token, id=known)
     warnings += _renumbered(listed, base)
     for text in _named(target):
@@ -100,16 +100,16 @@ def _listed_elsewhere(target: Target, listed: dict[str, Added]) -> list[Added]:
 def _parse(entry: Any, token_id: Any, where: str) -> Added:
     text = as_object(entry, where).get("content")
     if not isinstance(text, str) or not text:
-        raise FormatError(f"a token's content is {text!a}, expected a text", where=where)
+        raise FormatError(f"a token's content is {brief(text)}, expected a text", where=where)
     if type(token_id) is not int or token_id < 0:
-        raise FormatError(f"the id of {text!a} is {token_id!a}, expected an integer ≥ 0", where=where)
+        raise FormatError(f"the id of {brief(text)} is {brief(token_id)}, expected an integer ≥ 0", where=where)
     special = entry.get("special") is True
     return Added(token_id, text, special, normalized=entry.get("normalized", not special) is True)
 
 
 def _decimal(key: str, where: str) -> int:
     if not (key.isascii() and key.isdigit() and len(key) < 10):
-        raise FormatError(f"{key!a} is no token id", where=where)
+        raise FormatError(f"{brief(key)} is no token id", where=where)
     return int(key)
 
 
@@ -119,7 +119,7 @@ def _renumbered(listed: dict[str, Added], base: dict[str, int]) -> list[str]:
     for token in listed.values():
         expected = base.get(token.text, max(highest + 1, len(base)))
         if token.id != expected:
-            return [f"added token {token.text!a} has id {token.id}, the tokenizers library gives it {expected}"]
+            return [f"added token {brief(token.text)} has id {token.id}, the tokenizers library gives it {expected}"]
         highest = max(highest, token.id)
     return []
 
@@ -147,7 +147,7 @@ def _named_token(text: str, tokens: dict[str, Added], base: dict[str, int], warn
     if token_id is None:  # AutoTokenizer appends such a token to the vocabulary
         highest = max((token.id for token in tokens.values()), default=-1)
         token_id = max(highest + 1, len(base))
-        warnings.append(f"special token {text!a} has no id in tokenizer.json: takes the next one, {token_id}")
+        warnings.append(f"special token {brief(text)} has no id in tokenizer.json: takes the next one, {token_id}")
     return Added(token_id, text, special=True, normalized=False)
 
 
@@ -155,7 +155,7 @@ def _by_id(tokens: dict[str, Added], where: str) -> list[Added]:
     ordered = sorted(tokens.values(), key=lambda token: token.id)
     for first, second in pairwise(ordered):
         if first.id == second.id:
-            raise FormatError(f"id {first.id} is both {first.text!a} and {second.text!a}", where=where)
+            raise FormatError(f"id {first.id} is both {brief(first.text)} and {brief(second.text)}", where=where)
     return ordered
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 #: No tokenizer file is larger; the largest known tokenizer.json (262,144 tokens) has 34 MB.
 MAX_FILE_BYTES = 256 * 1024 * 1024
 
+#: Characters of a file's own text that a message quotes.
+MAX_QUOTED = 60
+
 #: Vocabularies that are not byte-level BPE, by the file that only they have.
 _OTHER_KINDS = {
     "tokenizer.model": "SentencePiece",
@@ -97,14 +100,14 @@ def read_text(path: Path) -> str:
 def as_object(value: Any, where: str) -> dict[str, Any]:
     """`value` as a JSON object, else FormatError."""
     if not isinstance(value, dict):
-        raise FormatError(f"found {_json_type(value)}, expected a JSON object", where=where)
+        raise FormatError(f"found {brief(value)}, expected a JSON object", where=where)
     return value
 
 
 def as_list(value: Any, where: str) -> list[Any]:
     """`value` as a JSON array, else FormatError."""
     if not isinstance(value, list):
-        raise FormatError(f"found {_json_type(value)}, expected a JSON array", where=where)
+        raise FormatError(f"found {brief(value)}, expected a JSON array", where=where)
     return value
 
 
@@ -117,9 +120,13 @@ def check_text(text: str, where: str) -> str:
     return text
 
 
-def _json_type(value: Any) -> str:
-    names = {type(None): "null", bool: "a boolean", str: "a string", list: "an array", dict: "an object"}
-    return names.get(type(value), "a number")
+def brief(value: Any) -> str:
+    """A JSON value for one line of a message: quoted and printable, cut where long, containers by name only."""
+    names = {type(None): "null", list: "an array", dict: "an object"}
+    if type(value) in names:
+        return names[type(value)]
+    text = repr(value[:MAX_QUOTED] if isinstance(value, str) else value)
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
 
 
 def _plain(name: str) -> str:

@@ -9,7 +9,7 @@ from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
 from dflash_gguf.model.tokenizer.families import late_end_of_turn, space_prefix, special_texts
-from dflash_gguf.model.tokenizer.files import as_object, read_target
+from dflash_gguf.model.tokenizer.files import as_object, brief, read_target
 from dflash_gguf.model.tokenizer.merges import read_merges
 from dflash_gguf.model.tokenizer.pre import find_pre, require_pre
 from dflash_gguf.model.tokenizer.pre_names import require_known_pre, same_pre
@@ -118,7 +118,7 @@ def _require_byte_level(target: Target) -> None:
     kind = model.get("type", "BPE")
     if kind == "BPE" and model.get("byte_fallback") is not True:
         return
-    found = "a SentencePiece-like BPE (byte_fallback)" if kind == "BPE" else f"a {kind!a} model"
+    found = "a SentencePiece-like BPE (byte_fallback)" if kind == "BPE" else f"a {brief(kind)} model"
     raise ModelError(f"{found} is not supported, byte-level BPE is", where=target.tokenizer_path)
 
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizer_targets import Target, load_edited, row, unchanged, values
 
 from dflash_gguf.model.tokenizer.vocabulary import encode_texts
-from tests.tokenizer.builders import Target, load_edited, row, values
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_flags_of_tokenizer_config_win(tmp_path: Path) -> None:
         target.settings["added_tokens_decoder"]["2014"]["special"] = True
 
     assert row(load_edited(tmp_path / "edited", edit), 2014) == ("<tool_call>", 3)
-    assert row(load_edited(tmp_path / "plain", lambda t: None), 2014) == ("<tool_call>", 4)
+    assert row(load_edited(tmp_path / "plain", unchanged), 2014) == ("<tool_call>", 4)
 
 
 def test_tokens_only_tokenizer_config_has(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_special_tokens_map_counts_without_a_decoder(tmp_path: Path) -> None:
 def test_named_special_of_the_base_vocabulary(tmp_path: Path) -> None:
     def edit(target: Target) -> None:
         assert target.settings is not None
-        target.settings["bos_token"] = "Ġthe"
+        target.settings |= {"bos_token": "Ġthe"}
 
     tokenizer = load_edited(tmp_path, edit)
     assert row(tokenizer, 279) == (" the", 3)
@@ -122,7 +122,7 @@ def test_merges_as_strings_or_pairs_are_the_same(tmp_path: Path) -> None:
         model = target.tokenizer["model"]
         model["merges"] = [" ".join(pair) for pair in model["merges"]]
 
-    pairs = values(load_edited(tmp_path / "pairs", lambda t: None))["ggml.merges"]
+    pairs = values(load_edited(tmp_path / "pairs", unchanged))["ggml.merges"]
     strings = values(load_edited(tmp_path / "strings", edit))["ggml.merges"]
     assert pairs == strings
     assert list(pairs.strings())[:2] == ["Ġ Ġ".encode(), "ĠĠ ĠĠ".encode()]
@@ -143,7 +143,7 @@ def test_texts_with_a_nul_keep_their_number() -> None:
 
 
 def test_same_files_give_same_bytes(tmp_path: Path) -> None:
-    first = load_edited(tmp_path / "a", lambda t: None)
-    second = load_edited(tmp_path / "b", lambda t: None)
+    first = load_edited(tmp_path / "a", unchanged)
+    second = load_edited(tmp_path / "b", unchanged)
     assert first == second
     assert first.tokens.raw == second.tokens.raw

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizer_targets import FAMILIES, Target, load_edited, unchanged
 
 from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.model.tokenizer import PRE_NAMES, load_tokenizer, same_pre
-from tests.tokenizer.builders import FAMILIES, Target, load_edited
 
 FAMILY_NAMES = sorted(path.name for path in FAMILIES.iterdir() if path.is_dir())
 
@@ -99,7 +99,7 @@ STRUCTURES: list[tuple[str, Any, str]] = [
     ("pre_tokenizer", {"type": "Metaspace"}, "Metaspace"),
     ("pre_tokenizer", {"type": "ByteLevel"}, "ByteLevel with a space before with its regex"),
     ("pre_tokenizer", {"type": "Split", "pattern": {"String": "a"}}, "Split"),
-    ("pre_tokenizer", {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Removed"}, "Split Removed False a"),
+    ("pre_tokenizer", {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Removed"}, "Split 'Removed' False a"),
     ("pre_tokenizer", 7, "without a type"),
     ("normalizer", {"type": "Lowercase"}, "normalizer Lowercase then"),
     ("normalizer", {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Prepend"}]}, "normalizer Prepend"),
@@ -118,16 +118,16 @@ def test_override_names_the_splitter(tmp_path: Path) -> None:
 
 
 def test_override_against_the_structure_warns(tmp_path: Path) -> None:
-    tokenizer = load_edited(tmp_path / "a", lambda t: None, pre="llama-bpe")
+    tokenizer = load_edited(tmp_path / "a", unchanged, pre="llama-bpe")
     assert tokenizer.pre == "llama-bpe"
     assert tokenizer.warnings == ("tokenizer.json splits text like qwen2, --tokenizer-pre says llama-bpe",)
-    assert load_edited(tmp_path / "b", lambda t: None, pre="deepseek-r1-qwen").warnings == ()
+    assert load_edited(tmp_path / "b", unchanged, pre="deepseek-r1-qwen").warnings == ()
 
 
 @pytest.mark.parametrize(("name", "hint"), [("qwen-2", "did you mean qwen2"), ("default", ""), ("llama", "llama")])
 def test_unknown_override_names_the_nearest(tmp_path: Path, name: str, hint: str) -> None:
     with pytest.raises(UsageError, match=f"no pre-tokenizer '{name}'.*{hint}"):
-        load_edited(tmp_path, lambda t: None, pre=name)
+        load_edited(tmp_path, unchanged, pre=name)
 
 
 def test_same_pre() -> None:

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
+from tokenizer_targets import FAMILIES, MINI, digest
 
 from dflash_gguf.model.tokenizer import load_tokenizer
-from tests.tokenizer.builders import FAMILIES, MINI, ROOT, digest
 
-SHARED = Path(os.environ.get("DFLASH_SHARED", ROOT.parent / "shared"))
 #: What tools/make_checkpoint.py writes into the config of such a target, as far as a tokenizer is concerned.
 QWEN3_CONFIG = {"architectures": ["Qwen3ForCausalLM"], "eos_token_id": 151_645, "bos_token_id": 151_643}
 
 
 @pytest.fixture(scope="module")
-def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    archive = SHARED / "tokenizers" / "qwen3.tar.xz"
-    if not archive.is_file():
-        pytest.skip("needs the shared folder")
+def qwen3(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("qwen3")
-    with tarfile.open(archive) as tar:
+    with tarfile.open(shared / "tokenizers" / "qwen3.tar.xz") as tar:
         tar.extractall(folder, filter="data")
     (found,) = folder.rglob("tokenizer.json")
     (found.parent / "config.json").write_text(json.dumps(QWEN3_CONFIG))
@@ -32,8 +27,8 @@ def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["glm53flash-bf16", "odd-bf16"])
-def test_real_tokenizer_equals_reference(qwen3: Path, name: str) -> None:
-    golden = json.loads((SHARED / "golden" / f"{name}.json").read_text())["kv"]
+def test_real_tokenizer_equals_reference(shared: Path, qwen3: Path, name: str) -> None:
+    golden = json.loads((shared / "golden" / f"{name}.json").read_text())["kv"]
     tokenizer = load_tokenizer(qwen3, vocab_size=151_936, mask_token_id=151_669)
     found = [(key, digest(value)) for key, value in tokenizer.key_values]
     assert found == [(key, value) for key, value in golden.items() if key.startswith("tokenizer.")]

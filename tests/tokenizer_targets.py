@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 from dflash_gguf.formats.gguf.values import Array, MetaValue
 from dflash_gguf.model.tokenizer import Tokenizer, load_tokenizer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 MINI = ROOT / "fixtures" / "tokenizers" / "mini"
 FAMILIES = ROOT / "tests" / "data" / "tokenizers"
 VOCAB_SIZE = 2100
@@ -48,6 +49,10 @@ class Target:
 Edit = Callable[[Target], object]
 
 
+def unchanged(target: Target) -> None:
+    """The edit that changes nothing."""
+
+
 def mini() -> Target:
     return Target(
         json.loads((MINI / "tokenizer.json").read_text()),
@@ -78,8 +83,6 @@ def row(tokenizer: Tokenizer, token_id: int) -> tuple[str, int]:
 
 def digest(value: MetaValue) -> list[Any]:
     """A value as the golden files write it."""
-    import hashlib
-
     if isinstance(value.value, Array):
         array = value.value
         sha = hashlib.sha256(array.raw).hexdigest()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizer_targets import FAMILIES, Edit, Target, load_edited, mini
 
 from dflash_gguf.errors import DflashError, FormatError, ModelError, UsageError
 from dflash_gguf.model.tokenizer import load_tokenizer
-from tests.tokenizer.builders import Edit, Target, load_edited, mini
 
 
 def model(**changes: Any) -> Edit:
@@ -70,17 +71,19 @@ FAULTS: list[tuple[Edit, type[DflashError], str]] = [
     (vocab(x="1"), FormatError, "id of 'x' is '1', expected an integer"),
     (vocab(x=1.5), FormatError, "id of 'x' is 1.5"),
     (vocab(x=True), FormatError, "id of 'x' is True"),
-    (vocab(x=None), FormatError, "id of 'x' is None"),
+    (vocab(x=None), FormatError, "id of 'x' is null"),
     (vocab(qqx=-1), FormatError, "id -1 is negative"),
     (vocab(qqx=5), FormatError, "id 5 is both '&' and 'qqx'"),
     (vocab(qqx=2100), ModelError, "2001 tokens up to id 2100, but the draft has 2100 vocabulary rows"),
     (vocab(qqx=10**30), ModelError, "vocabulary rows"),
     (vocab(**{"\ud800": 2090}), FormatError, "number 2090 holds a lone surrogate"),
     (vocab(qqx=2010), FormatError, "id 2010 is both 'qqx' and"),
+    (vocab(x=[[[1]]]), FormatError, "id of 'x' is an array"),
+    (vocab(x="y" * 10_000), FormatError, "is 'y{59}…, expected"),
     (model(merges=None), FormatError, "no merges"),
     (model(merges=[]), FormatError, "no merges"),
     (model(merges={}), FormatError, "no merges"),
-    (model(merges="ab"), FormatError, "merges: found a string, expected a JSON array"),
+    (model(merges="ab"), FormatError, "merges: found 'ab', expected a JSON array"),
     (model(merges=[1, 2]), FormatError, "neither strings nor pairs"),
     (merge("Ġ a"), FormatError, "neither strings nor pairs"),
     (merge(["a", "b", "c"]), FormatError, "neither strings nor pairs"),
@@ -90,10 +93,10 @@ FAULTS: list[tuple[Edit, type[DflashError], str]] = [
     (string_merges("ab"), FormatError, "number 7, 'ab', is not two tokens"),
     (string_merges("a qqx"), ModelError, "a merge names 'qqx'"),
     (top(added_tokens={"a": 1}), FormatError, "added_tokens: found an object, expected a JSON array"),
-    (top(added_tokens=[1]), FormatError, "added_tokens: found a number"),
+    (top(added_tokens=[1]), FormatError, "added_tokens: found 1, expected"),
     (added(content=7), FormatError, "content is 7, expected a text"),
     (added(content=""), FormatError, "content is '', expected a text"),
-    (added(content="\ud800"), FormatError, "number 2003 holds a lone surrogate"),
+    (added(content="\ud800", id=2026), FormatError, "number 2026 holds a lone surrogate"),
     (added(id="3"), FormatError, "id of '<|object_ref_start|>' is '3'"),
     (added(id=-3), FormatError, "is -3, expected an integer ≥ 0"),
     (added(id=True), FormatError, "is True, expected an integer"),
@@ -105,15 +108,15 @@ FAULTS: list[tuple[Edit, type[DflashError], str]] = [
     (decoder("x", {"content": "a"}), FormatError, "'x' is no token id"),
     (decoder("-1", {"content": "a"}), FormatError, "'-1' is no token id"),
     (decoder("9" * 5000, {"content": "a"}), FormatError, "is no token id"),
-    (decoder("2050", "a"), FormatError, "added_tokens_decoder: found a string"),
-    (decoder("2050", {}), FormatError, "content is None"),
+    (decoder("2050", "a"), FormatError, "added_tokens_decoder: found 'a'"),
+    (decoder("2050", {}), FormatError, "content is null"),
     (settings(added_tokens_decoder=[]), FormatError, "added_tokens_decoder: found an array"),
     (top(post_processor=[1]), FormatError, "post_processor: found an array"),
-    (top(post_processor={"processors": 1}), FormatError, "post_processor: found a number"),
-    (top(post_processor={"processors": [1]}), FormatError, "post_processor: found a number"),
-    (top(post_processor={"type": "TemplateProcessing", "single": 3}), FormatError, "found a number"),
+    (top(post_processor={"processors": 1}), FormatError, "post_processor: found 1, expected"),
+    (top(post_processor={"processors": [1]}), FormatError, "post_processor: found 1, expected"),
+    (top(post_processor={"type": "TemplateProcessing", "single": 3}), FormatError, "post_processor: found 3, expected"),
     (config(bos_token_id=2100), FormatError, "bos_token_id is 2100, the vocabulary has rows 0 … 2099"),
-    (config(pad_token_id=-1), FormatError, "pad_token_id is -1"),
+    (config(bos_token_id=-1), FormatError, "bos_token_id is -1"),
     (config(architectures=["Glm4MoeForCausalLM"]), ModelError, r"needs the added token \[gMASK\]"),
     (settings(chat_template=[1]), FormatError, "an entry is no named template"),
     (settings(chat_template=[{"name": 1, "template": "a"}]), FormatError, "an entry is no named template"),
@@ -217,23 +220,21 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 def mutate(target: Target, rng: random.Random) -> None:
     for _ in range(rng.randint(1, 3)):
         part = rng.choice([target.tokenizer, target.tokenizer, target.settings, target.config])
-        container, key = rng.choice(places(part))
+        container, key = rng.choice(places(part) or [({"": 0}, "")])
         if rng.random() < 0.2:
             del container[key]
         else:
-            container[key] = rng.choice(JUNK)
+            container[key] = copy.deepcopy(rng.choice(JUNK))
 
 
 def small_target(name: str) -> Target:
-    from tests.tokenizer.builders import FAMILIES
-
     parts = [json.loads((FAMILIES / name / f"{file}.json").read_text()) for file in ("tokenizer", "tokenizer_config")]
     return Target(parts[0], parts[1], json.loads((FAMILIES / name / "config.json").read_text()))
 
 
 @pytest.mark.parametrize("name", ["llama-bpe", "glm4", "deepseek-v3"])
 def test_mutated_files_give_only_our_errors(tmp_path: Path, name: str) -> None:
-    rng, outcomes = random.Random(name), {"loaded": 0, "refused": 0}
+    rng, lines = random.Random(name), list[str]()
     for _ in range(400):
         target = small_target(name)
         mutate(target, rng)
@@ -241,9 +242,8 @@ def test_mutated_files_give_only_our_errors(tmp_path: Path, name: str) -> None:
         try:
             tokenizer = load_tokenizer(tmp_path, vocab_size=16, mask_token_id=12)
         except DflashError as error:
-            assert "\n" not in str(error)
-            outcomes["refused"] += 1
+            lines.append(str(error))
         else:
             assert tokenizer.tokens.count == len(list(tokenizer.tokens.strings())) == 16
-            outcomes["loaded"] += 1
-    assert min(outcomes.values()) > 20
+    assert 20 < len(lines) < 380
+    assert all(line.isprintable() for line in lines)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizer_targets import Target, load_edited, mini, values
 
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model.tokenizer import load_tokenizer
-from tests.tokenizer.builders import Target, load_edited, mini, values
 
 A = {"Sequence": {"id": "A", "type_id": 0}}
 B = {"Sequence": {"id": "B", "type_id": 0}}
@@ -158,7 +158,7 @@ def test_glm_specials(tmp_path: Path, architecture: str, expected: dict[str, int
     def edit(target: Target) -> None:
         assert target.settings is not None
         target.config["architectures"] = [architecture]
-        target.settings["eos_token"] = "<|endoftext|>"
+        target.settings |= {"eos_token": "<|endoftext|>"}
         for i, text in enumerate(GLM_TOKENS):
             target.add(2026 + i, text, special=True)
 
@@ -196,7 +196,7 @@ def test_llama_writes_add_space_prefix_first(tmp_path: Path) -> None:
 def test_mask_key_takes_the_place_of_the_targets_own(tmp_path: Path) -> None:
     def edit(target: Target) -> None:
         assert target.settings is not None
-        target.settings["mask_token"] = "<|fim_pad|>"
+        target.settings |= {"mask_token": "<|fim_pad|>"}
 
     tokenizer = load_edited(tmp_path, edit)
     keys = [key for key, _ in tokenizer.key_values]
