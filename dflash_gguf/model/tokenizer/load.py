@@ -76,8 +76,9 @@ def load_tokenizer(folder: Path, *, vocab_size: int, mask_token_id: int, pre: st
     name, doubts = (require_pre(target), []) if pre is None else (pre, _doubts(target, pre))
     arrays, vocabulary = _arrays(target, vocab_size)
     specials = read_specials(target, vocabulary.listed, vocab_size)
-    ids = special_texts(target, vocabulary.added) | specials.ids
-    ids = {word: ids[word] for word in [*specials.ids, *(word for word in ids if word not in specials.ids)]}
+    ids = dict(specials.ids)
+    for word, token_id in special_texts(target, vocabulary.added).items():
+        ids.setdefault(word, token_id)
     templates, template_doubts = read_templates(target)
     late = {} if (eot := late_end_of_turn(target, vocabulary.added)) is None else {"eot": eot}
     keys = {
