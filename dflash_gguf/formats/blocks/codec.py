@@ -84,13 +84,13 @@ def warm_up(types: Iterable[GGMLType], on_compile: Callable[[], None]) -> None:
     waiting = True
 
     class Listener(event.Listener):  # type: ignore[misc]  # numba has no type information
-        def on_start(self, event: Any) -> None:
+        def on_start(self, _event: Any) -> None:
             nonlocal waiting
             if waiting:
                 waiting = False
                 on_compile()
 
-        def on_end(self, event: Any) -> None:
+        def on_end(self, _event: Any) -> None:
             pass
 
     with event.install_listener("numba:compile", Listener()):
@@ -158,11 +158,10 @@ def first_non_finite(tile: NDArray[np.float32] | NDArray[np.uint16]) -> int | No
     """
     import numpy as np
 
-    exponent = np.uint16(0x7F80)
     if tile.dtype == np.float32:
         finite = np.isfinite(tile)
         return None if finite.all() else int(finite.argmin())
-    exponents = tile & exponent
-    if not tile.size or exponents.max() < exponent:
+    exponents = np.bitwise_and(tile, np.uint16(0x7F80))
+    if exponents.max(initial=0) < 0x7F80:
         return None
-    return int((exponents == exponent).argmax())
+    return int((exponents == 0x7F80).argmax())

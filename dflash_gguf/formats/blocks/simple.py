@@ -12,8 +12,8 @@ import numpy as np
 from dflash_gguf.formats.blocks.half import half_bits
 from dflash_gguf.formats.blocks.jit import F32_SOURCE, U8_TARGET, inner, kernel
 from dflash_gguf.formats.blocks.lanes import (
-    LANES,
     F32,
+    LANES,
     if_greater,
     if_less,
     largest,
@@ -80,10 +80,10 @@ def _peak(source: NDArray[np.float32], at: int) -> np.float32:
         return -size
     if -largest(spread(_ZERO) - x) > -size:
         return size
-    for i in range(LANES):
-        if abs(source[at + i]) == size:
-            return source[at + i]
-    return _ZERO
+    first = 0
+    while abs(source[at + first]) != size:
+        first += 1
+    return np.float32(source[at + first])
 
 
 @inner
@@ -109,9 +109,7 @@ def quantize_q5_0(source: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
         for i in range(4):
             out[at + 2 + i] = np.uint8((high >> np.uint32(8 * i)) & np.uint32(0xFF))
         for i in range(LANES // 2):
-            out[at + 6 + i] = (levels[i] & np.uint8(15)) | (
-                (levels[i + LANES // 2] & np.uint8(15)) << np.uint8(4)
-            )
+            out[at + 6 + i] = (levels[i] & np.uint8(15)) | ((levels[i + LANES // 2] & np.uint8(15)) << np.uint8(4))
 
 
 @kernel(F32_SOURCE, U8_TARGET)

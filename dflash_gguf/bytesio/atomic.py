@@ -1,0 +1,168 @@
+"""Writing a file so that its final name only ever holds a whole one.
+
+Data goes to a locked sibling `.<name>.<pid>.partial`; `commit` syncs it, renames it over the final name and syncs
+the folder. Whatever goes wrong before that leaves the old file untouched. A partial file whose lock nobody
+holds belongs to a process that was killed: the next run removes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dflash_gguf.errors import OutputError, UsageError
+
+_NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+
+
+def check_output(path: Path, *, force: bool) -> Path:
+    """The file that writing to `path` will replace (a link's target), after the checks that cost nothing.
+
+    Raises UsageError when it exists and `force` is not given, or when it is no regular file.
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise UsageError("is a directory", where=str(path), hint="name a file")
+    if target.exists() and not target.is_file():
+        raise UsageError("is not a regular file", where=str(path), hint="choose another output")
+    if target.exists() and not force:
+        raise UsageError("exists already", where=str(path), hint="--force replaces it")
+    if not target.parent.is_dir():
+        raise UsageError("its folder does not exist", where=str(path), hint=f"mkdir -p {target.parent}")
+    return target
+
+
+def check_room(sizes: dict[Path, int]) -> None:
+    """Raise OutputError unless every file system has room for the files that will be written to it."""
+    needs: dict[int, tuple[Path, int]] = {}
+    for path, size in sizes.items():
+        device = os.stat(path.parent).st_dev
+        first, total = needs.get(device, (path, 0))
+        needs[device] = (first, total + size)
+    for path, total in needs.values():
+        free = shutil.disk_usage(path.parent).free
+        if total > free:
+            raise OutputError(
+                f"no room: {total:,} bytes are needed, {free:,} are free",
+                where=str(path),
+                hint="free some space",
+            )
+
+
+class AtomicFile:
+    """A file of a size known beforehand, written at any offset, from several threads, and committed at the end."""
+
+    def __init__(self, path: Path, size: int, *, force: bool) -> None:
+        self.path = check_output(path, force=force)
+        self.force = force
+        self.size = size
+        self._partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        _remove_stale(self.path)
+        try:
+            self._fd = _open_locked(self._partial)
+            _reserve(self._fd, self.size)
+        except BaseException as error:
+            self._discard()
+            if isinstance(error, OSError):
+                raise self._failed(error) from error
+            raise
+        return self
+
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Write all of `data` at `offset`."""
+        view = memoryview(data)
+        try:
+            while view:
+                count = os.pwrite(self._fd, view, offset)
+                view, offset = view[count:], offset + count
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes as they stand in the file now."""
+        return os.pread(self._fd, length, offset)
+
+    def commit(self) -> None:
+        """Make the file durable under its final name."""
+        try:
+            os.fsync(self._fd)
+            check_output(self.path, force=self.force)  # somebody may have written it meanwhile
+            os.rename(self._partial, self.path)
+            self._close()
+            _sync_folder(self.path.parent)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._fd >= 0:
+            self._discard()
+
+    def _discard(self) -> None:
+        if self._fd >= 0:
+            self._partial.unlink(missing_ok=True)
+            self._close()
+
+    def _close(self) -> None:
+        os.close(self._fd)
+        self._fd = -1
+
+    def _failed(self, error: OSError) -> OutputError:
+        if error.errno in _NO_ROOM:
+            return OutputError(
+                f"no room for {self.size:,} bytes: {error.strerror}",
+                where=str(self.path),
+                hint="nothing was replaced",
+            )
+        return OutputError(f"cannot be written: {error.strerror}", where=str(self.path), hint="nothing was replaced")
+
+
+def _open_locked(partial: Path) -> int:
+    while True:
+        fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:  # else another run took it for a stale one before it was locked
+            return fd
+        os.close(fd)
+
+
+def _reserve(fd: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate") and size:
+        os.posix_fallocate(fd, 0, size)
+    else:
+        os.ftruncate(fd, size)
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove partial files of `path` that no living process holds locked."""
+    for partial in path.parent.glob(f".{_glob_escape(path.name)}.*.partial"):
+        try:
+            fd = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue  # gone already, or not ours to remove
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            partial.unlink(missing_ok=True)
+        except OSError:
+            pass  # another process is writing it
+        finally:
+            os.close(fd)
+
+
+def _glob_escape(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

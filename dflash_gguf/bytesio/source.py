@@ -1,0 +1,109 @@
+"""Reading at offsets: one protocol for a local file, bytes in memory and (elsewhere) a file on the Hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from dflash_gguf.errors import InputError, UsageError
+
+
+class ByteSource(Protocol):
+    """Bytes of a known size that can be read at any offset, from several threads at once."""
+
+    @property
+    def name(self) -> str:
+        """What to call this source in a message."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes from `offset`; raises InputError when they cannot be had."""
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` from `offset`; raises InputError when it cannot be filled."""
+
+
+class MemorySource:
+    """Bytes that are already in memory."""
+
+    def __init__(self, data: bytes, name: str = "<memory>") -> None:
+        self._data = data
+        self.name = name
+        self.size = len(data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See ByteSource."""
+        part = self._data[offset : offset + length]
+        if len(part) != length:
+            raise InputError(f"{length} bytes at {offset} pass the end ({self.size} bytes)", where=self.name)
+        return part
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """See ByteSource."""
+        buffer[:] = self.read(offset, len(buffer))
+
+
+class LocalFile:
+    """A local file read with pread: a file that shrinks meanwhile is an error, not a crash (as with mmap)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path)
+        try:
+            self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except FileNotFoundError:
+            raise UsageError("no such file", where=self.name, hint="check the path") from None
+        except OSError as error:
+            raise InputError(f"cannot be opened: {error.strerror}", where=self.name) from error
+        status = os.fstat(self._fd)
+        if not os.path.isfile(path):
+            os.close(self._fd)
+            raise UsageError("is not a regular file", where=self.name, hint="name the file itself")
+        self.size = status.st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See ByteSource."""
+        try:
+            data = os.pread(self._fd, length, offset)
+            while len(data) < length:  # Linux returns at most 2 GiB a call
+                more = os.pread(self._fd, length - len(data), offset + len(data))
+                if not more:
+                    raise self._short(offset, length)
+                data += more
+        except OSError as error:
+            raise InputError(f"cannot be read at {offset}: {error.strerror}", where=self.name) from error
+        return data
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """See ByteSource; no copy is made."""
+        done = 0
+        try:
+            while done < len(buffer):
+                count = os.preadv(self._fd, [buffer[done:]], offset + done)
+                if count == 0:
+                    raise self._short(offset, len(buffer))
+                done += count
+        except OSError as error:
+            raise InputError(f"cannot be read at {offset}: {error.strerror}", where=self.name) from error
+
+    def _short(self, offset: int, length: int) -> InputError:
+        return InputError(
+            f"the file ended while {length} bytes at {offset} were read (it had {self.size} bytes when opened)",
+            where=self.name,
+            hint="was it still being written?",
+        )
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,85 @@
+"""`convert`: checkpoint to GGUF."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dflash_gguf.cli.output import progress_bar
+from dflash_gguf.cli.plan_view import report_files, show_plan, tell
+from dflash_gguf.errors import UsageError
+
+if TYPE_CHECKING:
+    from dflash_gguf.convert.plan import Plan
+
+
+def run(
+    draft: Annotated[str, typer.Argument(help="The draft's checkpoint folder.", metavar="DRAFT")],
+    target: Annotated[str, typer.Option(help="The target's folder: its config and tokenizer are read.")],
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type", help="bf16 (default), f16, f32, q8_0, q4_k_m, q4_k_s, q5_k_m, q6_k, q4_0, q5_0; repeatable."
+        ),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(help="A file, a folder, or a name with {type}. [dflash-<target>-<TYPE>.gguf]")
+    ] = None,
+    tensor_type: Annotated[
+        list[str] | None, typer.Option(metavar="REGEX=T", help="Another type for matching tensors; repeatable.")
+    ] = None,
+    no_fallback: Annotated[
+        bool, typer.Option("--no-fallback", help="Refuse rows that do not fit the type's block.")
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="general.name of the file.")] = None,
+    tokenizer_pre: Annotated[str | None, typer.Option(help="tokenizer.ggml.pre, where it cannot be told.")] = None,
+    target_layers: Annotated[
+        str | None, typer.Option(metavar="I,J,…", help="Target layer ids as in config.json, where it has none.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, write nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace outputs that exist.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Convert a DFlash or DFlash 2 checkpoint plus its target's tokenizer to GGUF for llama.cpp."""
+    from dflash_gguf.convert import Options, convert
+    from dflash_gguf.convert import dry_run as plan_only
+    from dflash_gguf.model.recipe import parse_override
+
+    options = Options(
+        types=tuple(types or ["bf16"]),
+        out=out,
+        overrides=tuple(parse_override(text) for text in tensor_type or []),
+        fallback=not no_fallback,
+        name=name,
+        tokenizer_pre=tokenizer_pre,
+        target_layers=_layer_ids(target_layers),
+        force=force,
+    )
+    if dry_run:
+        plan = plan_only(Path(draft), Path(target), options)
+        tell(plan)
+        show_plan(plan, as_json=as_json)
+        return
+    with progress_bar("converting") as (set_total, advance):
+
+        def on_plan(plan: Plan) -> None:
+            tell(plan)
+            set_total(plan.source_bytes)
+
+        done = convert(Path(draft), Path(target), options, progress=advance, on_plan=on_plan)
+    report_files(done.plan, done.seconds, as_json=as_json)
+
+
+def _layer_ids(text: str | None) -> tuple[int, ...] | None:
+    """Ids as config.json has them, shifted to what GGUF holds."""
+    if text is None:
+        return None
+    try:
+        ids = [int(part) for part in text.split(",")]
+    except ValueError:
+        ids = []
+    if not ids or ids != sorted(set(ids)) or ids[0] < 0:
+        raise UsageError(f"{text!r} is no increasing list of layer ids", where="--target-layers")
+    return tuple(item + 1 for item in ids)

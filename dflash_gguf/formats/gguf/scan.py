@@ -1,0 +1,320 @@
+"""The GGUF scanner: reads any header, or says what is wrong with it, without trusting a single number in it.
+
+Every count, length and offset is compared with the bytes that remain before anything is allocated. What makes
+the rest unreadable raises FormatError; what can be read past is kept as a `Defect`, so that `check` can list
+every fault of a file and `inspect` can still show it. Layout: ggml's docs/gguf.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from dflash_gguf.errors import FormatError
+from dflash_gguf.formats.gguf.layout import Defect, RawTensorInfo, TensorInfo, lay_out
+from dflash_gguf.formats.gguf.types import SCALAR_FORMAT, ValueType
+from dflash_gguf.formats.gguf.values import Array, Metadata, MetaValue, Scalar
+
+_RawArray: TypeAlias = tuple[ValueType, int, int, int]  # item type, count, first byte, end
+_RawMetadata: TypeAlias = dict[str, tuple[ValueType, Scalar | _RawArray]]
+
+if TYPE_CHECKING:
+    from dflash_gguf.bytesio.source import ByteSource
+
+MAGIC = b"GGUF"
+DEFAULT_ALIGNMENT = 32
+MAX_HEADER = 64 << 20  # the largest published vocabulary needs 14 MB
+MAX_COUNT = 65_536  # keys or tensors; ggml itself stops at 512 blocks of a few dozen tensors
+MAX_KEY = 65_535
+MAX_DIMS = 4
+FIRST_READ = 256 << 10
+MAX_READ = 16 << 20
+
+_ITEM_SIZE = {value_type: struct.calcsize(fmt) for value_type, fmt in SCALAR_FORMAT.items()}
+_SCALAR = {value_type: struct.Struct("<" + fmt) for value_type, fmt in SCALAR_FORMAT.items()}
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Everything in front of the tensor data. `size` is the whole file's, `data_offset` where the data starts."""
+
+    version: int
+    alignment: int
+    metadata: Metadata
+    tensors: dict[str, TensorInfo]
+    data_offset: int
+    size: int
+    defects: tuple[Defect, ...]
+    errors: tuple[Defect, ...]
+
+    def require_sound(self, name: str) -> None:
+        """Raise FormatError for the first defect that makes llama.cpp refuse the file, or read it wrongly."""
+        for defect in self.errors:
+            where = f"{name}: {defect.where}" if defect.where else name
+            raise FormatError(defect.message, where=where, rule=defect.rule)
+
+
+def scan_header(source: ByteSource) -> Header:
+    """Scan the header of `source`.
+
+    Raises FormatError (with the rule's id) when the bytes are no GGUF or cannot be read on: see CHECKS GF001-GF005.
+    """
+    return _Scanner(source).scan()
+
+
+class _Scanner:
+    """A cursor over the first bytes of a file, which are fetched as they are needed."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self.source = source
+        self.data = bytearray()
+        self.position = 0
+        self.warnings: list[Defect] = []
+        self.errors: list[Defect] = []
+
+    def scan(self) -> Header:
+        version, n_tensors, n_keys = self._preamble()
+        raw = self._metadata(n_keys)
+        alignment = self._alignment(raw)
+        infos = [self._tensor_info(i) for i in range(n_tensors)]
+        data_offset = -(-self.position // alignment) * alignment
+        layout = lay_out(infos, data_offset, alignment, self.source.size)
+        self._check_padding(data_offset)
+        self.errors += layout.errors
+        self.warnings += layout.warnings
+        return Header(
+            version,
+            alignment,
+            self._views(raw),
+            layout.tensors,
+            data_offset,
+            self.source.size,
+            (*self.errors, *self.warnings),
+            tuple(self.errors),
+        )
+
+    def fail(self, rule: str, message: str, where: str = "", hint: str = "") -> FormatError:
+        at = where or f"byte {self.position}"
+        return FormatError(message, where=f"{self.source.name}: {at}", hint=hint, rule=rule)
+
+    def need(self, length: int, what: str) -> None:
+        """Have `length` bytes from the cursor in memory, or raise GF003."""
+        end = self.position + length
+        if end <= len(self.data):
+            return
+        if end > self.source.size:
+            raise self.fail(
+                "GF003",
+                f"{what} needs {length:,} bytes, {max(0, self.source.size - self.position):,} remain",
+                hint="the file is truncated or this number is corrupt",
+            )
+        if end > MAX_HEADER:
+            raise self.fail("GF003", f"{what} makes the header larger than {MAX_HEADER >> 20} MiB")
+        have = len(self.data)
+        grow = max(end - have, min(3 * have, MAX_READ) or FIRST_READ)
+        upto = min(have + grow, self.source.size, MAX_HEADER)
+        self.data += self.source.read(have, upto - have)
+
+    def take(self, form: struct.Struct, what: str) -> int:
+        self.need(form.size, what)
+        value: int = form.unpack_from(self.data, self.position)[0]
+        self.position += form.size
+        return value
+
+    def take_bytes(self, length: int, what: str) -> bytes:
+        self.need(length, what)
+        start, self.position = self.position, self.position + length
+        return bytes(self.data[start : self.position])
+
+    def _preamble(self) -> tuple[int, int, int]:
+        if self.source.size < 4 or self.source.read(0, 4) != MAGIC:
+            raise self.fail("GF001", f"not a GGUF file: {_describe(self.source)}", where="byte 0")
+        self.position = 4
+        version = self.take(_U32, "the version")
+        if version not in (2, 3):
+            raise self._bad_version(version)
+        n_tensors = self.take(_U64, "the tensor count")
+        n_keys = self.take(_U64, "the key count")
+        remaining = self.source.size - self.position
+        # the smallest key takes 8 + 1 + 4 + 1 bytes, the smallest tensor info 8 + 1 + 4 + 8 + 4 + 8
+        for count, smallest, what in ((n_keys, 14, "keys"), (n_tensors, 33, "tensors")):
+            if count > min(MAX_COUNT, remaining // smallest):
+                raise self.fail(
+                    "GF003",
+                    f"{count:,} {what} cannot be right: {remaining:,} bytes remain",
+                    where=f"{what[:-1]} count",
+                )
+        return version, n_tensors, n_keys
+
+    def _bad_version(self, version: int) -> FormatError:
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+        if swapped in (1, 2, 3):
+            return self.fail(
+                "GF002",
+                f"big-endian file (version {swapped}, byte-swapped)",
+                where="version",
+                hint="convert anew",
+            )
+        return self.fail("GF002", f"GGUF version {version}, expected 2 or 3", where="version", hint="convert anew")
+
+    def _metadata(self, n_keys: int) -> _RawMetadata:
+        raw: _RawMetadata = {}
+        for index in range(n_keys):
+            key = self._key(index)
+            value_type = self._value_type(self.take(_U32, f"the type of {key}"), key)
+            value = self._array(key) if value_type is ValueType.ARRAY else self._scalar(value_type, key)
+            if key in raw:
+                self.errors.append(Defect("GF004", "the key stands twice", key))
+            else:
+                raw[key] = (value_type, value)
+        return raw
+
+    def _views(self, raw: _RawMetadata) -> Metadata:
+        """Arrays as views of the bytes read; nothing may be read any more once they are handed out."""
+        view = memoryview(self.data).toreadonly()
+        return {
+            key: MetaValue(t, Array(v[0], v[1], view[v[2] : v[3]]) if isinstance(v, tuple) else v)
+            for key, (t, v) in raw.items()
+        }
+
+    def _key(self, index: int) -> str:
+        where = f"key {index}"
+        length = self.take(_U64, f"the length of {where}")
+        if not 0 < length <= MAX_KEY:
+            raise self.fail("GF004", f"a key of {length:,} bytes, expected 1 to {MAX_KEY:,}", where=where)
+        raw = self.take_bytes(length, where)
+        if not raw.isascii():
+            raise self.fail("GF004", f"the key {raw[:80]!r} is not ASCII", where=where)
+        key = raw.decode("ascii")
+        if not key.isprintable():
+            self.warnings.append(Defect("GF007", f"control characters in the key {key!r}", where))
+        return key
+
+    def _value_type(self, number: int, key: str) -> ValueType:
+        try:
+            return ValueType(number)
+        except ValueError:
+            raise self.fail("GF004", f"unknown value type {number}", where=key) from None
+
+    def _scalar(self, value_type: ValueType, key: str) -> Scalar:
+        if value_type is ValueType.STRING:
+            return self._string(key)
+        form = _SCALAR[value_type]
+        self.need(form.size, key)
+        byte = self.data[self.position]
+        value: Scalar = form.unpack_from(self.data, self.position)[0]
+        self.position += form.size
+        if value_type is ValueType.BOOL and byte > 1:
+            self.warnings.append(Defect("GF007", f"a bool of {byte}, expected 0 or 1", key))
+        if isinstance(value, float) and value - value != 0:  # NaN and both infinities
+            self.warnings.append(Defect("GF007", f"the value is {value}", key))
+        return value
+
+    def _string(self, key: str) -> str:
+        length = self.take(_U64, f"the length of {key}")
+        raw = self.take_bytes(length, f"the string {key}")
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            self.warnings.append(Defect("GF007", "the string is not UTF-8", key))
+            return raw.decode("utf-8", "surrogateescape")
+
+    def _array(self, key: str) -> _RawArray:
+        item_type = self._value_type(self.take(_U32, f"the item type of {key}"), key)
+        if item_type is ValueType.ARRAY:
+            raise self.fail("GF004", "arrays of arrays are not read by llama.cpp", where=key)
+        count = self.take(_U64, f"the item count of {key}")
+        smallest = 8 if item_type is ValueType.STRING else _ITEM_SIZE[item_type]
+        remaining = self.source.size - self.position
+        if count > remaining // smallest:
+            raise self.fail("GF003", f"{count:,} items cannot be right: {remaining:,} bytes remain", where=key)
+        start = self.position
+        if item_type is ValueType.STRING:
+            self._skip_strings(count, key)
+        else:
+            self.need(count * smallest, key)
+            self.position += count * smallest
+            self._check_items(item_type, start, key)
+        return item_type, count, start, self.position
+
+    def _check_items(self, item_type: ValueType, start: int, key: str) -> None:
+        raw = self.data[start : self.position]
+        if item_type is ValueType.BOOL and raw.strip(b"\0\1"):
+            self.warnings.append(Defect("GF007", "bools other than 0 and 1", key))
+        if item_type in (ValueType.FLOAT32, ValueType.FLOAT64):
+            form = "<" + SCALAR_FORMAT[item_type]
+            if any(v - v != 0 for (v,) in struct.iter_unpack(form, raw)):
+                self.warnings.append(Defect("GF007", "NaN or infinity among the values", key))
+
+    def _skip_strings(self, count: int, key: str) -> None:
+        """Walk over `count` strings: the one loop that decides how fast a large vocabulary opens."""
+        unpack, position, done = _U64.unpack_from, self.position, 0
+        while done < count:
+            data = self.data
+            try:
+                for done in range(done, count):  # noqa: B007, B020 - goes on where bytes were missing
+                    position += 8 + unpack(data, position)[0]
+                done = count
+            except (struct.error, OverflowError):
+                self.position = position
+                self.need(8, f"string {done:,} of {key}")
+        self.position = position
+        self.need(0, f"the last string of {key}")
+
+    def _alignment(self, raw: _RawMetadata) -> int:
+        if "general.alignment" not in raw:
+            return DEFAULT_ALIGNMENT
+        value_type, alignment = raw["general.alignment"]
+        if value_type is not ValueType.UINT32 or not isinstance(alignment, int):
+            self.errors.append(Defect("GF006", f"type {value_type.name}, expected UINT32", "general.alignment"))
+            return DEFAULT_ALIGNMENT
+        if alignment == 0 or alignment & (alignment - 1):
+            self.errors.append(Defect("GF006", f"{alignment} is not a power of two", "general.alignment"))
+            return DEFAULT_ALIGNMENT
+        return alignment
+
+    def _tensor_info(self, index: int) -> RawTensorInfo:
+        where = f"tensor {index}"
+        length = self.take(_U64, f"the name length of {where}")
+        if length > MAX_KEY:
+            raise self.fail("GF003", f"a tensor name of {length:,} bytes", where=where)
+        name = self.take_bytes(length, f"the name of {where}").decode("utf-8", "surrogateescape")
+        n_dims = self.take(_U32, f"the dims of {name}")
+        if n_dims > MAX_DIMS:
+            raise self.fail("GF005", f"{n_dims} dims, at most {MAX_DIMS} are allowed", where=name)
+        shape = tuple(self.take(_U64, f"a dim of {name}") for _ in range(n_dims))
+        ggml_type = self.take(_U32, f"the type of {name}")
+        return RawTensorInfo(name, ggml_type, shape, self.take(_U64, f"the offset of {name}"))
+
+    def _check_padding(self, data_offset: int) -> None:
+        end = min(data_offset, self.source.size)
+        padding = self.source.read(self.position, end - self.position)
+        if padding.strip(b"\0"):
+            self.warnings.append(Defect("GF007", "the padding before the tensor data is not zero", "header"))
+
+
+def _describe(source: ByteSource) -> str:
+    """What a file that is no GGUF seems to be."""
+    head = source.read(0, min(source.size, 512))
+    start = head.lstrip().lower()
+    kinds = (
+        (not head, "it is empty"),
+        (
+            head.startswith(b"version https://git-lfs"),
+            "a Git LFS pointer; fetch the file itself (git lfs pull)",
+        ),
+        (
+            start.startswith((b"<!doctype", b"<html", b"<?xml")),
+            "an HTML page, probably an error or login page",
+        ),
+        (head.startswith(b"PK\x03\x04"), "a zip archive (a torch checkpoint?)"),
+        (len(head) > 8 and head[8:9] == b"{", "a safetensors file; convert it first"),
+        (head.startswith((b"lmgg", b"fmgg", b"tjgg", b"algg")), "a GGML file from before GGUF; convert anew"),
+        (head[:4] == b"FUGG", "its magic is byte-swapped"),
+        (MAGIC.startswith(head[:4]), "its magic is truncated"),
+        (start.startswith((b"{", b"[")), "a JSON text"),
+        (not head.strip(b"\0"), "it holds only zero bytes (an interrupted download?)"),
+    )
+    return next((text for hit, text in kinds if hit), f"it starts with {head[:4]!r}")

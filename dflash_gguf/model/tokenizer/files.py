@@ -1,0 +1,144 @@
+"""The target directory's JSON files: read whole, checked for size and encoding, never followed to another path."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dflash_gguf.bytesio.source import LocalFile
+from dflash_gguf.errors import FormatError, ModelError
+from dflash_gguf.model.checkpoint import read_config, read_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: No tokenizer file is larger; the largest known tokenizer.json (262,144 tokens) has 34 MB.
+MAX_FILE_BYTES = 256 * 1024 * 1024
+
+#: Characters of a file's own text that a message quotes.
+MAX_QUOTED = 60
+
+#: Vocabularies that are not byte-level BPE, by the file that only they have.
+_OTHER_KINDS = {
+    "tokenizer.model": "SentencePiece",
+    "tiktoken.model": "tiktoken",
+    "qwen.tiktoken": "tiktoken",
+    "tekken.json": "tekken",
+    "vocab.json": "slow BPE (vocab.json and merges.txt)",
+    "vocab.txt": "WordPiece",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a target's directory says about its tokenizer. `settings` is None without a tokenizer_config.json."""
+
+    folder: Path
+    tokenizer: dict[str, Any]
+    settings: dict[str, Any] | None
+    config: dict[str, Any]
+
+    @property
+    def tokenizer_path(self) -> str:
+        """tokenizer.json, as messages name it."""
+        return str(self.folder / "tokenizer.json")
+
+    @property
+    def settings_path(self) -> str:
+        """tokenizer_config.json, as messages name it."""
+        return str(self.folder / "tokenizer_config.json")
+
+    @property
+    def text_config(self) -> dict[str, Any]:
+        """The text part of a multimodal target's config; empty where there is none."""
+        part = self.config.get("text_config")
+        return part if isinstance(part, dict) else {}
+
+    @property
+    def architecture(self) -> str:
+        """Architecture of the text model, lower case and without punctuation; "" where the config names none."""
+        for part in (self.text_config, self.config):
+            names = part.get("architectures")
+            if isinstance(names, list) and names and isinstance(names[0], str):
+                return _plain(names[0])
+        name = self.text_config.get("model_type") or self.config.get("model_type")
+        return _plain(name) if isinstance(name, str) else ""
+
+
+def read_target(folder: Path) -> Target:
+    """Read the three files that decide a tokenizer.
+
+    Raises UsageError without the directory, ModelError without a config.json or for a tokenizer of another kind,
+    FormatError for a file that is not JSON, InputError for one that cannot be read.
+    """
+    config = read_config(folder)
+    tokenizer_file = folder / "tokenizer.json"
+    if not tokenizer_file.is_file():
+        raise _no_tokenizer_json(folder)
+    settings_file = folder / "tokenizer_config.json"
+    return Target(
+        folder,
+        read_json(tokenizer_file, MAX_FILE_BYTES),
+        read_json(settings_file) if settings_file.is_file() else None,
+        config,
+    )
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text of `path`."""
+    with LocalFile(path) as source:
+        if source.size > MAX_FILE_BYTES:
+            raise FormatError(f"{source.size:,} bytes, expected at most {MAX_FILE_BYTES:,}", where=str(path))
+        raw = source.read(0, source.size)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"not UTF-8 at byte {error.start}", where=str(path)) from None
+
+
+def as_object(value: Any, where: str) -> dict[str, Any]:
+    """`value` as a JSON object, else FormatError."""
+    if not isinstance(value, dict):
+        raise FormatError(f"found {brief(value)}, expected a JSON object", where=where)
+    return value
+
+
+def as_list(value: Any, where: str) -> list[Any]:
+    """`value` as a JSON array, else FormatError."""
+    if not isinstance(value, list):
+        raise FormatError(f"found {brief(value)}, expected a JSON array", where=where)
+    return value
+
+
+def check_text(text: str, where: str) -> str:
+    """`text` if it can be written as UTF-8; a lone surrogate, which JSON can escape, cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise FormatError(f"a lone surrogate at character {error.start}", where=where) from None
+    return text
+
+
+def brief(value: Any) -> str:
+    """A JSON value for one line of a message: quoted and printable, cut where long, containers by name only."""
+    names = {type(None): "null", list: "an array", dict: "an object"}
+    if type(value) in names:
+        return names[type(value)]
+    text = repr(value[:MAX_QUOTED] if isinstance(value, str) else value)
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _no_tokenizer_json(folder: Path) -> FormatError | ModelError:
+    for name, kind in _OTHER_KINDS.items():
+        if (folder / name).is_file():
+            return ModelError(
+                f"a {kind} tokenizer is not supported, byte-level BPE is",
+                where=str(folder / name),
+                hint="no tokenizer.json beside it",
+            )
+    return FormatError("no tokenizer.json", where=str(folder), hint="pass the target's checkpoint directory")
