@@ -7,6 +7,7 @@ Way in: quantize, dequantize, warm_up; mxfp8.encode, mxfp8.decode. Kernels are i
 from dflash_gguf.formats.blocks.codec import (
     DEQUANTIZABLE,
     QUANTIZABLE,
+    announced,
     bf16_to_f32,
     dequantize,
     first_non_finite,
@@ -17,6 +18,7 @@ from dflash_gguf.formats.blocks.codec import (
 __all__ = [
     "DEQUANTIZABLE",
     "QUANTIZABLE",
+    "announced",
     "bf16_to_f32",
     "dequantize",
     "first_non_finite",

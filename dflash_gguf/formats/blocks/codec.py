@@ -7,13 +7,14 @@ All functions may be called from several threads at once: they keep no state and
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.formats.gguf.types import BLOCK_SIZE, GGMLType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -77,8 +78,9 @@ def _kernel(ggml_type: GGMLType) -> Callable[[Any, Any], None]:
             raise ValueError(msg)
 
 
-def warm_up(types: Iterable[GGMLType], on_compile: Callable[[], None]) -> None:
-    """Make the kernels of `types` ready; call `on_compile` once, before the first that is not in numba's cache."""
+@contextmanager
+def announced(on_compile: Callable[[], None]) -> Iterator[None]:
+    """Call `on_compile` once if anything is compiled within: the first run on a machine, which takes seconds."""
     from numba.core import event
 
     waiting = True
@@ -94,6 +96,15 @@ def warm_up(types: Iterable[GGMLType], on_compile: Callable[[], None]) -> None:
             pass
 
     with event.install_listener("numba:compile", Listener()):
+        yield
+
+
+def warm_up(types: Iterable[GGMLType], on_compile: Callable[[], None]) -> None:
+    """Make the kernels of `types` ready; `on_compile` is called as by `announced`.
+
+    Call it before threads start: they would wait for each other's compiling without a word.
+    """
+    with announced(on_compile):
         for ggml_type in types:
             if ggml_type is not GGMLType.F32:
                 _kernel(ggml_type)
