@@ -10,7 +10,6 @@ from dflash_gguf.formats.blocks.codec import (
     announced,
     bf16_to_f32,
     dequantize,
-    first_non_finite,
     quantize,
     warm_up,
 )
@@ -21,7 +20,6 @@ __all__ = [
     "announced",
     "bf16_to_f32",
     "dequantize",
-    "first_non_finite",
     "quantize",
     "warm_up",
 ]
