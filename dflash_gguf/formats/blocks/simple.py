@@ -73,9 +73,11 @@ def quantize_q8_0(source: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
 
 @inner
 def _peak(source: NDArray[np.float32], at: int) -> np.float32:
-    """The first of the weights that are largest in size."""
+    """The first of the weights that are largest in size; +0 for zeros of any sign."""
     x = load(source, at)
     size = largest(magnitude(x))
+    if size == _ZERO:
+        return _ZERO
     if largest(x) < size:
         return -size
     if -largest(spread(_ZERO) - x) > -size:
