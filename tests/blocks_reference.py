@@ -89,10 +89,23 @@ def q4_0(x: F32) -> Bytes:
     return np.concatenate([half(d), nibbles(levels[:, :16], levels[:, 16:])], -1)
 
 
+def five_bits(levels: Int) -> tuple[Bytes, Bytes]:
+    """The fifth bits, then the nibbles."""
+    fifth = np.packbits((levels >> 4).astype(bool), axis=-1, bitorder="little")
+    return fifth, nibbles(levels[:, :16] & 15, levels[:, 16:] & 15)
+
+
 def q5_0(x: F32) -> Bytes:
     d, levels = unsigned(x, 31)
-    fifth = np.packbits((levels >> 4).astype(bool), axis=-1, bitorder="little")
-    return np.concatenate([half(d), fifth, nibbles(levels[:, :16] & 15, levels[:, 16:] & 15)], -1)
+    return np.concatenate([half(d), *five_bits(levels)], -1)
+
+
+def q5_1(x: F32) -> Bytes:
+    """Level 0 is the block's minimum (of zeros of both signs the first)."""
+    low = np.take_along_axis(x, x.argmin(-1, keepdims=True), -1)[..., 0]
+    d = (x.max(-1) - low) / f32(31) + f32(0)
+    levels = levels_of((x - low[:, None]) * inverse(d)[:, None] + f32(0.5))
+    return np.concatenate([half(d), half(low), *five_bits(levels)], -1)
 
 
 # Q4_K and Q5_K: 8 sub-blocks of 32 weights, scale · level − minimum, scales and minima in six bits.
@@ -256,6 +269,7 @@ REFERENCE: dict[GGMLType, Callable[[F32], Bytes]] = {
     GGMLType.Q8_0: q8_0,
     GGMLType.Q4_0: q4_0,
     GGMLType.Q5_0: q5_0,
+    GGMLType.Q5_1: q5_1,
     GGMLType.Q4_K: q4_k,
     GGMLType.Q5_K: q5_k,
     GGMLType.Q6_K: q6_k,

@@ -149,6 +149,7 @@ def test_dequantized_is_gguf_pys(ggml_type: GGMLType) -> None:
         ("Q6_K", 0.02),
         ("Q5_K", 0.04),
         ("Q5_0", 0.05),
+        ("Q5_1", 0.05),
         ("Q4_K", 0.08),
         ("Q4_0", 0.1),
     ],
