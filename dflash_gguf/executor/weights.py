@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from math import prod
+from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from dflash_gguf.errors import ModelError, UsageError
+from dflash_gguf.executor.threads import pool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from dflash_gguf.executor.ops import F32, I64
 
@@ -46,14 +48,16 @@ class Budget:
                 where="--memory",
                 hint=f"give at least {4 * TILE_BYTES >> 20}M",
             )
-        self.left = total - 2 * TILE_BYTES
+        self._left = total - 2 * TILE_BYTES
+        self._lock = Lock()
 
     def take(self, size: int) -> bool:
         """Whether `size` more bytes may stay. First come, first kept: a cycle over the layers defeats LRU."""
-        if size > self.left:
-            return False
-        self.left -= size
-        return True
+        with self._lock:
+            if size > self._left:
+                return False
+            self._left -= size
+            return True
 
 
 class Weights:
@@ -87,19 +91,25 @@ class Weights:
         """The whole of a small tensor, in its shape; always kept."""
         if tensor not in self._vectors:
             shape = self.shape(tensor)
-            self._vectors[tensor] = np.concatenate([tile for _, tile in self._each_tile(tensor)]).reshape(shape)
+            self.used.add(tensor)
+            self._vectors[tensor] = self._read(tensor, 0, self._n_rows(tensor)).reshape(shape)
         return self._vectors[tensor]
 
     def linear(self, tensor: str, x: F32) -> F32:
         """`x @ W.T` for x (T, in) and W (out, in)."""
+        self.used.add(tensor)
         out = np.empty((len(x), self._n_rows(tensor)), np.float32)
-        for first, tile in self._each_tile(tensor):
+
+        def multiply(first: int) -> None:
+            tile = self._tile(tensor, first)
             part = out[:, first : first + len(tile)]
             if self._row_by_row:
                 for i, row in enumerate(x):
                     part[i] = tile @ row
             else:
                 part[:] = x @ tile.T
+
+        self._for_each_tile(tensor, multiply)
         return out
 
     def rows(self, tensor: str, ids: I64) -> F32:
@@ -118,8 +128,7 @@ class Weights:
     def require_finite(self, tensor: str) -> None:
         """Read all of a tensor whose rows are only looked up; raises ModelError at a NaN or Inf."""
         if tensor not in self._finite:
-            for _ in self._each_tile(tensor):
-                pass
+            self._for_each_tile(tensor, lambda first: self._tile(tensor, first))
             self._finite.add(tensor)
 
     def require_all_used(self) -> None:
@@ -132,16 +141,18 @@ class Weights:
                 hint="a draft computed without them would not be this file's draft",
             )
 
-    def _each_tile(self, tensor: str) -> Iterator[tuple[int, F32]]:
-        self.used.add(tensor)
-        n_rows, height = self._n_rows(tensor), self._tile_height(tensor)
-        for first in range(0, n_rows, height):
-            tile = self._tiles.get((tensor, first))
-            if tile is None:
-                tile = self._read(tensor, first, min(first + height, n_rows))
-                if self._budget.take(tile.nbytes):
-                    self._tiles[tensor, first] = tile
-            yield first, tile
+    def _for_each_tile(self, tensor: str, work: Callable[[int], object]) -> None:
+        firsts = range(0, self._n_rows(tensor), self._tile_height(tensor))
+        for _ in pool().map(work, firsts) if len(firsts) > 1 else map(work, firsts):
+            pass
+
+    def _tile(self, tensor: str, first: int) -> F32:
+        tile = self._tiles.get((tensor, first))
+        if tile is None:
+            tile = self._read(tensor, first, min(first + self._tile_height(tensor), self._n_rows(tensor)))
+            if self._budget.take(tile.nbytes):
+                self._tiles[tensor, first] = tile
+        return tile
 
     def _read(self, tensor: str, first: int, last: int) -> F32:
         rows = self.source.read_rows(tensor, first, last)
