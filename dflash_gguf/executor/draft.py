@@ -54,6 +54,11 @@ class DraftModel:
         self._target = target
 
     @property
+    def max_draft(self) -> int:
+        """Slots of a block."""
+        return self.spec.max_draft
+
+    @property
     def n_context(self) -> int:
         """Positions in the cache; the next block's anchor stands here."""
         return self.cache[0].length
