@@ -24,6 +24,9 @@ class ByteSource(Protocol):
     def read(self, offset: int, length: int) -> bytes:
         """Exactly `length` bytes from `offset`; raises InputError when they cannot be had."""
 
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` from `offset`; raises InputError when it cannot be filled."""
+
 
 class MemorySource:
     """Bytes that are already in memory."""
@@ -39,6 +42,10 @@ class MemorySource:
         if len(part) != length:
             raise InputError(f"{length} bytes at {offset} pass the end ({self.size} bytes)", where=self.name)
         return part
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """See ByteSource."""
+        buffer[:] = self.read(offset, len(buffer))
 
 
 class LocalFile:
@@ -73,7 +80,7 @@ class LocalFile:
         return data
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill `buffer` from `offset`; no copy is made."""
+        """See ByteSource; no copy is made."""
         done = 0
         try:
             while done < len(buffer):

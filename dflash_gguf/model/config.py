@@ -8,7 +8,8 @@ draft needs and its config does not say is an error, since a wrong value would o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from dflash_gguf.errors import ModelError
@@ -333,7 +334,7 @@ def _target_layers(view: _View) -> tuple[int, ...]:
             f"target_layer_ids is {found}, expected a list of the target's layer ids",
             hint="it cannot be guessed; --target-layers gives it",
         )
-    if any(b <= a for a, b in zip(ids, ids[1:], strict=False)):
+    if any(b <= a for a, b in pairwise(ids)):
         raise view.error(f"target_layer_ids {ids} does not increase")
     count = view.top.get("num_target_layers")
     if isinstance(count, int) and ids[-1] >= count:
@@ -357,8 +358,6 @@ def _check_loader_rules(spec: DraftSpec, where: str) -> None:
 
 def _with_target(spec: DraftSpec, target: Mapping[str, Any], where: str) -> DraftSpec:
     """`spec` with the M-RoPE sections of a vision target, after comparing it with that target."""
-    from dataclasses import replace
-
     for key, mine in (("hidden_size", spec.embedding_length), ("vocab_size", spec.vocab_size)):
         theirs = target.get(key)
         if isinstance(theirs, int) and theirs != mine:

@@ -79,7 +79,7 @@ _ALIASES = (("self_attn.sinks", "self_attn.attention_sink_bias"),)
 
 
 def canonical_source_name(name: str) -> str:
-    """A checkpoint's tensor name without what dialects add: one leading `model.`, `.weight` behind sinks and codebooks."""
+    """A tensor's name without what dialects add: one leading `model.`, `.weight` behind sinks and codebooks."""
     name = name.removeprefix("model.")
     for alias, canonical in _ALIASES:
         name = name.replace(alias, canonical)

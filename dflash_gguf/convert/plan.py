@@ -1,0 +1,146 @@
+"""The plan: every tensor's source, type, reason and offset and the header's bytes, before a byte is written."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflash_gguf.bytesio.atomic import check_output, check_room
+from dflash_gguf.errors import ModelError, UsageError
+from dflash_gguf.formats.gguf.emit import EncodedHeader, OutTensor, encode_header
+from dflash_gguf.formats.gguf.types import ValueType
+from dflash_gguf.formats.gguf.values import MetaValue
+from dflash_gguf.convert.sources import Pair, pair_tensors
+from dflash_gguf.model.checkpoint import Checkpoint, Identity, existing_folder, read_config
+from dflash_gguf.model.config import spec_from_config
+from dflash_gguf.model.metadata import ARCHITECTURE, encode_spec, general_pairs
+from dflash_gguf.model.provenance import draft_name, provenance_pairs, read_card, size_label, target_identity
+from dflash_gguf.model.recipe import RECIPES, Override, choose_types
+from dflash_gguf.model.spec import DraftSpec
+from dflash_gguf.model.tokenizer import load_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a conversion was asked for beyond draft and target; see the command line's help."""
+
+    types: tuple[str, ...] = ("bf16",)
+    out: str | None = None
+    overrides: tuple[Override, ...] = ()
+    fallback: bool = True
+    name: str | None = None
+    tokenizer_pre: str | None = None
+    target_layers: tuple[int, ...] | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTensor:
+    """One tensor of an output: its source, what is written, why it has its type."""
+
+    pair: Pair
+    out: OutTensor
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlan:
+    """One file to be written."""
+
+    path: Path
+    recipe: str
+    header: EncodedHeader
+    tensors: tuple[PlannedTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole conversion; all outputs have the same tensors in the same order."""
+
+    spec: DraftSpec
+    outputs: tuple[OutputPlan, ...]
+    dropped: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...]
+    parameters: int
+    rope_is_neox: bool
+
+
+def make_plan(checkpoint: Checkpoint, target: Path, options: Options) -> Plan:
+    """Decide everything about a conversion; reads headers, configs and the tokenizer only.
+
+    Raises UsageError, FormatError or ModelError for whatever would make the outputs wrong, OutputError when there
+    is no room for them.
+    """
+    draft = checkpoint.folder
+    config, target_config = read_config(draft), read_config(target)
+    reading = spec_from_config(
+        config, target_config, where=str(draft / "config.json"), target_layers=options.target_layers
+    )
+    spec, card = reading.spec, read_card(draft)
+    _refuse_pickles(draft)
+    has_embed_tokens = config.get("has_embed_tokens", True) is not False
+    pairing = pair_tensors(spec, checkpoint.tensors, has_embed_tokens=has_embed_tokens, where=str(draft))
+    parameters = sum(pair.source.n_weights for pair in pairing.pairs)
+    target_id, draft_id = target_identity(target, card), Identity.of_folder(draft)
+    paths = output_paths(options, target_id.name)
+    for path in paths.values():
+        check_output(path, force=options.force)
+    tokenizer = load_tokenizer(
+        target, vocab_size=spec.vocab_size, mask_token_id=spec.mask_token_id, pre=options.tokenizer_pre
+    )
+    name = options.name or draft_name(draft_id, spec, target_id)
+    common = [
+        ("general.architecture", MetaValue(ValueType.STRING, ARCHITECTURE)),
+        ("general.type", MetaValue(ValueType.STRING, "model")),
+        ("general.name", MetaValue(ValueType.STRING, name)),
+        ("general.size_label", MetaValue(ValueType.STRING, size_label(parameters))),
+        *provenance_pairs(draft_id, target_id, card, draft / "config.json"),
+    ]
+    outputs = []
+    for recipe, path in paths.items():
+        tensors = _planned(pairing.pairs, recipe, spec, options)
+        metadata = [*common, *general_pairs(recipe.upper()), *encode_spec(spec), *tokenizer.key_values]
+        header = encode_header(metadata, [tensor.out for tensor in tensors])
+        outputs.append(OutputPlan(path, recipe, header, tensors))
+    check_room({output.path: output.header.file_size for output in outputs})
+    warnings = (*reading.warnings, *tokenizer.warnings)
+    return Plan(spec, tuple(outputs), pairing.dropped, warnings, parameters, reading.rope_is_neox)
+
+
+def output_paths(options: Options, target_name: str) -> dict[str, Path]:
+    """Recipe → path. Raises UsageError for an unknown type or a name that several types would share."""
+    recipes = list(dict.fromkeys(kind.lower() for kind in options.types))
+    if unknown := [kind for kind in recipes if kind not in RECIPES]:
+        raise UsageError(f"unknown type {unknown[0]!r}, expected one of {', '.join(RECIPES)}", where="--type")
+    safe = re.sub(r"[^A-Za-z0-9._+-]+", "-", target_name).strip("-.") or "target"
+    default = f"dflash-{safe}-{{type}}.gguf"
+    pattern = options.out or default
+    if options.out and (options.out.endswith(os.sep) or Path(options.out).is_dir()):
+        pattern = str(Path(options.out) / default)
+    if "{type}" not in pattern and len(recipes) > 1:
+        raise UsageError(
+            f"{pattern!r} cannot hold {len(recipes)} types",
+            where="--out",
+            hint="name a folder, or use {type} in the name",
+        )
+    return {recipe: Path(pattern.replace("{type}", recipe.upper())) for recipe in recipes}
+
+
+def _refuse_pickles(draft: Path) -> None:
+    path = existing_folder(draft) / "mask_embedding.pt"
+    if path.exists():
+        raise ModelError("a mask embedding of its own is not supported yet (and is never unpickled)", where=str(path))
+
+
+def _planned(pairs: Sequence[Pair], recipe: str, spec: DraftSpec, options: Options) -> tuple[PlannedTensor, ...]:
+    named = [(pair.tensor.gguf_name, pair.tensor.ne) for pair in pairs]
+    choices = choose_types(
+        named, recipe, block_count=spec.block_count, overrides=options.overrides, fallback=options.fallback
+    )
+    return tuple(
+        PlannedTensor(pair, OutTensor(name, choice.type, ne), choice.reason)
+        for pair, (name, ne), choice in zip(pairs, named, choices, strict=True)
+    )

@@ -1,0 +1,122 @@
+"""Where a file comes from: name, license, source and target, as `general.*` keys."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dflash_gguf.bytesio.source import LocalFile
+from dflash_gguf.formats.gguf.types import ValueType
+from dflash_gguf.formats.gguf.values import MetaValue
+from dflash_gguf.model.checkpoint import Identity
+from dflash_gguf.model.spec import DraftSpec
+
+MAX_CARD = 1 << 20
+#: folder names that say nothing about what is in them
+MEANINGLESS = re.compile(
+    r"(source|model|models|draft|target|snapshot|snapshots|tmp|temp|main|output|out|[0-9a-f]{7,64})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a model card's YAML front matter says; None where it says nothing."""
+
+    license: str | None = None
+    license_name: str | None = None
+    license_link: str | None = None
+    base_model: str | None = None
+
+
+def read_card(folder: Path) -> Card:
+    """Read README.md's front matter; no card, or one that cannot be read, says nothing."""
+    path = folder / "README.md"
+    if not path.is_file():
+        return Card()
+    with LocalFile(path) as source:
+        text = source.read(0, min(source.size, MAX_CARD)).decode("utf-8", "replace")
+    return parse_card(text)
+
+
+def parse_card(text: str) -> Card:
+    """Parse a model card's front matter; see `read_card`."""
+    match = re.match(r"\ufeff?---\r?\n(.*?)\r?\n---\s*(\r?\n|$)", text, re.DOTALL)
+    if not match:
+        return Card()
+    import yaml
+
+    try:
+        front = yaml.safe_load(match[1])
+    except (yaml.YAMLError, RecursionError):
+        return Card()
+    if not isinstance(front, Mapping):
+        return Card()
+    return Card(*(_text(front.get(key)) for key in ("license", "license_name", "license_link", "base_model")))
+
+
+def _text(value: Any) -> str | None:
+    """A string, or the only or first one of a list."""
+    if isinstance(value, list) and value:
+        value = value[0]
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def target_identity(folder: Path, card: Card) -> Identity:
+    """What the target is called: its repository, its folder, or (where that says nothing) the card's base_model."""
+    identity = Identity.of_folder(folder)
+    if identity.organization or not MEANINGLESS.fullmatch(identity.name.lower()) or not card.base_model:
+        return identity
+    organization, _, name = card.base_model.rpartition("/")
+    return Identity(name, organization or None)
+
+
+def draft_name(identity: Identity, spec: DraftSpec, target: Identity) -> str:
+    """general.name: the draft's repository or folder, or a description where its folder's name says nothing."""
+    if identity.organization or not MEANINGLESS.fullmatch(identity.name.lower()):
+        return identity.name
+    version = "DFlash 2" if spec.version == 2 else "DFlash"
+    about = "" if MEANINGLESS.fullmatch(target.name.lower()) else f" for {target.name}"
+    return f"{version} draft{about}"
+
+
+def size_label(parameters: int) -> str:
+    """A parameter count as files are labelled: 22M, 1.2B."""
+    for unit, label in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if parameters >= unit:
+            scaled = parameters / unit
+            return f"{scaled:.1f}{label}" if scaled < 10 and unit == 10**9 else f"{scaled:.0f}{label}"
+    return str(parameters)
+
+
+def provenance_pairs(draft: Identity, target: Identity, card: Card, config: Path) -> list[tuple[str, MetaValue]]:
+    """License, source and base model; nothing that depends on this machine or the time."""
+    pairs: list[tuple[str, str | None]] = [
+        ("general.license", card.license),
+        ("general.license.name", card.license_name),
+        ("general.license.link", card.license_link),
+        ("general.source.name", _repo_name(draft)),
+        ("general.source.version", draft.revision),
+        ("general.source.repo_url", draft.repo_url),
+        ("general.source.config_sha256", hashlib.sha256(config.read_bytes()).hexdigest()),
+    ]
+    result = [(key, MetaValue(ValueType.STRING, value)) for key, value in pairs if value]
+    base = "general.base_model."
+    result.append((base + "count", MetaValue(ValueType.UINT32, 1)))
+    described = (
+        ("name", target.name),
+        ("organization", target.organization),
+        ("version", target.revision),
+        ("repo_url", target.repo_url),
+    )
+    result += [(f"{base}0.{key}", MetaValue(ValueType.STRING, value)) for key, value in described if value]
+    return result
+
+
+def _repo_name(identity: Identity) -> str | None:
+    if identity.organization:
+        return f"{identity.organization}/{identity.name}"
+    return None if MEANINGLESS.fullmatch(identity.name.lower()) else identity.name

@@ -1,0 +1,159 @@
+"""Added tokens: those of tokenizer.json, with what tokenizer_config.json says about them laid over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from dflash_gguf.errors import FormatError
+from dflash_gguf.model.tokenizer.files import as_list, as_object, read_object
+
+if TYPE_CHECKING:
+    from dflash_gguf.model.tokenizer.files import Target
+
+#: Special tokens that a tokenizer_config.json may name as `<word>_token`.
+SPECIAL_WORDS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+#: Texts that other models' tokenizers use for control tokens without marking them so.
+_LOOK_SPECIAL = frozenset({"<pad>", "<mask>", "<2mass>", "[@BOS@]"})
+_SPECIAL_BRACKETS = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """One added token. `normalized` tokens are matched after normalization, the others as they stand."""
+
+    id: int
+    text: str
+    special: bool
+    normalized: bool
+
+    @property
+    def control(self) -> bool:
+        """Whether llama.cpp must treat it as a control token: marked special, or looking like one."""
+        text = self.decoded
+        brackets = any(text.startswith(a) and text.endswith(b) for a, b in _SPECIAL_BRACKETS)
+        return self.special or text in _LOOK_SPECIAL or brackets
+
+    @property
+    def decoded(self) -> str:
+        """The text as the byte-level decoder gives it back, for a token that normalization never meets."""
+        return self.text if self.normalized else _through_bytes(self.text)
+
+    @property
+    def row_text(self) -> str:
+        """The text of its row: a user-defined token has spaces where SentencePiece has U+2581."""
+        return self.decoded if self.control else self.decoded.replace("\u2581", " ")
+
+
+def listed_tokens(target: Target, base: dict[str, int]) -> dict[str, Added]:
+    """The added tokens of tokenizer.json by text; raises FormatError for one that is no token or has two ids."""
+    where = f"{target.tokenizer_path}: added_tokens"
+    tokens: dict[str, Added] = {}
+    for entry in as_list(target.tokenizer.get("added_tokens") or [], where):
+        token = _parse(entry, as_object(entry, where).get("id"), where)
+        known = tokens[token.text].id if token.text in tokens else base.get(token.text, token.id)
+        if known != token.id:
+            raise FormatError(f"{token.text!a} has two ids, {known} and {token.id}", where=where)
+        tokens[token.text] = token
+    return tokens
+
+
+def all_added(target: Target, listed: dict[str, Added], base: dict[str, int]) -> tuple[list[Added], tuple[str, ...]]:
+    """Every added token of the target, by id, and warnings.
+
+    `listed` are those of tokenizer.json; flags of the same text in tokenizer_config.json replace its flags, and
+    tokens that only tokenizer_config.json (or, where it lists none, added_tokens.json) has are added. A token that
+    is named as bos, eos, … is special whatever its flags say. This is how AutoTokenizer loads such a directory.
+    """
+    tokens = dict(listed)
+    warnings: list[str] = []
+    for token in _listed_elsewhere(target, listed):
+        known = tokens[token.text].id if token.text in tokens else base.get(token.text, token.id)
+        if known != token.id:
+            warnings.append(f"token {token.text!a} has id {known} in tokenizer.json, {token.id} elsewhere")
+        tokens[token.text] = replace(token, id=known)
+    for text in _named(target.settings or {}):
+        tokens[text] = _named_token(text, tokens, base, warnings)
+    return _by_id(tokens, target.tokenizer_path), tuple(warnings)
+
+
+def _listed_elsewhere(target: Target, listed: dict[str, Added]) -> list[Added]:
+    settings = target.settings or {}
+    if "added_tokens_decoder" in settings:
+        where = f"{target.settings_path}: added_tokens_decoder"
+        decoder = as_object(settings["added_tokens_decoder"], where)
+        return [_parse(entry, _decimal(key, where), where) for key, entry in decoder.items()]
+    path = target.folder / "added_tokens.json"
+    if not path.is_file():
+        return []
+    return [
+        _parse({"content": text}, token_id, str(path))
+        for text, token_id in read_object(path).items()
+        if text not in listed
+    ]
+
+
+def _parse(entry: Any, token_id: Any, where: str) -> Added:
+    text = as_object(entry, where).get("content")
+    if not isinstance(text, str) or not text:
+        raise FormatError(f"a token's content is {text!a}, expected a text", where=where)
+    if type(token_id) is not int or token_id < 0:
+        raise FormatError(f"the id of {text!a} is {token_id!a}, expected an integer ≥ 0", where=where)
+    special = entry.get("special") is True
+    return Added(token_id, text, special, normalized=entry.get("normalized", not special) is True)
+
+
+def _decimal(key: str, where: str) -> int:
+    if not (key.isascii() and key.isdigit() and len(key) < 10):
+        raise FormatError(f"{key!a} is no token id", where=where)
+    return int(key)
+
+
+def _named(settings: dict[str, Any]) -> list[str]:
+    entries = [settings.get(f"{word}_token") for word in SPECIAL_WORDS]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        more = settings.get(key)
+        entries += more if isinstance(more, list) else list(more.values()) if isinstance(more, dict) else []
+    texts = (entry.get("content") if isinstance(entry, dict) else entry for entry in entries)
+    return list(dict.fromkeys(text for text in texts if isinstance(text, str) and text))
+
+
+def _named_token(text: str, tokens: dict[str, Added], base: dict[str, int], warnings: list[str]) -> Added:
+    if (known := tokens.get(text)) is not None:
+        return known if known.special else replace(known, special=True)
+    token_id = base.get(text)
+    if token_id is None:  # AutoTokenizer appends such a token to the vocabulary
+        highest = max((token.id for token in tokens.values()), default=-1)
+        token_id = max(highest + 1, len(base))
+        warnings.append(f"special token {text!a} has no id in tokenizer.json: takes the next one, {token_id}")
+    return Added(token_id, text, special=True, normalized=False)
+
+
+def _by_id(tokens: dict[str, Added], where: str) -> list[Added]:
+    ordered = sorted(tokens.values(), key=lambda token: token.id)
+    for first, second in pairwise(ordered):
+        if first.id == second.id:
+            raise FormatError(f"id {first.id} is both {first.text!a} and {second.text!a}", where=where)
+    return ordered
+
+
+def _byte_of_char() -> dict[str, int]:
+    """GPT-2's printable stand-ins for bytes: Latin-1 characters stand for themselves, the rest from U+0100 on."""
+    own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    table = {chr(byte): byte for byte in own}
+    rest = (byte for byte in range(256) if byte not in own)
+    return table | {chr(0x100 + i): byte for i, byte in enumerate(rest)}
+
+
+_BYTE_OF_CHAR = _byte_of_char()
+
+
+def _through_bytes(text: str) -> str:
+    """What a byte-level decoder makes of a token: text that is no byte string stays as it is."""
+    if text.isascii() and text.isprintable() and " " not in text:
+        return text
+    if not all(char in _BYTE_OF_CHAR for char in text):
+        return text
+    return bytes(_BYTE_OF_CHAR[char] for char in text).decode("utf-8", "replace")

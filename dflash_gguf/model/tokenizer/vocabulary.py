@@ -1,0 +1,122 @@
+"""Token rows of a byte-level BPE vocabulary: text and type of every id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from dflash_gguf.errors import FormatError, ModelError
+from dflash_gguf.model.tokenizer.added import Added, all_added, listed_tokens
+from dflash_gguf.model.tokenizer.files import as_object
+
+if TYPE_CHECKING:
+    from dflash_gguf.model.tokenizer.files import Target
+
+
+class TokenType(IntEnum):
+    """`tokenizer.ggml.token_type`, as far as byte-level BPE needs it. Source: llama.cpp's `llama_token_type`."""
+
+    NORMAL = 1
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Rows of a vocabulary: `texts[id]` and `types[id]`; `defined` ids have a text of their own.
+
+    `added` maps the text of each added token to its id, `listed` those that tokenizer.json itself lists.
+    """
+
+    texts: list[bytes]
+    types: list[int]
+    defined: int
+    added: dict[str, int]
+    listed: dict[str, int]
+    warnings: tuple[str, ...]
+
+
+def read_vocabulary(target: Target, vocab_size: int) -> Vocabulary:
+    """All `vocab_size` rows; ids without a token are `[PADn]`, unused.
+
+    Raises FormatError for ids that are no ids, are given twice or lie beyond the rows.
+    """
+    where = target.tokenizer_path
+    model = as_object(target.tokenizer.get("model"), f"{where}: model")
+    base = as_object(model.get("vocab"), f"{where}: model.vocab")
+    rows: list[str | None] = [None] * vocab_size
+    _place_base(base, rows, where)
+    listed = listed_tokens(target, base)
+    added, warnings = all_added(target, listed, base)
+    types = [TokenType.UNUSED if text is None else TokenType.NORMAL for text in rows]
+    for token in added:
+        _place_added(token, rows, types, where)
+    texts = [f"[PAD{i}]" if text is None else text for i, text in enumerate(rows)]
+    return Vocabulary(
+        texts=encode_texts(texts, f"{where}: token"),
+        types=[int(kind) for kind in types],
+        defined=vocab_size - rows.count(None),
+        added={token.text: token.id for token in added},
+        listed={token.text: token.id for token in listed.values()},
+        warnings=warnings,
+    )
+
+
+def encode_texts(texts: list[str], where: str) -> list[bytes]:
+    """UTF-8 of each text. One call for all of them is several times faster than one a text."""
+    try:
+        encoded = "\0".join(texts).encode("utf-8").split(b"\0")
+    except UnicodeEncodeError:
+        index = next(i for i, text in enumerate(texts) if not _is_unicode(text))
+        raise FormatError(f"number {index} holds a lone surrogate", where=where) from None
+    return encoded if len(encoded) == len(texts) else [text.encode("utf-8") for text in texts]
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _place_base(base: dict[str, Any], rows: list[str | None], where: str) -> None:
+    if not base:
+        raise FormatError("model.vocab is empty", where=where)
+    for text, token_id in base.items():
+        if type(token_id) is not int:
+            raise FormatError(f"model.vocab: id of {text!a} is {token_id!a}, expected an integer", where=where)
+    low, high = min(base.values()), max(base.values())
+    if low < 0:
+        raise FormatError(f"model.vocab: id {low} is negative", where=where)
+    if high >= len(rows):
+        raise _beyond(len(base), high, len(rows), where)
+    for text, token_id in base.items():
+        rows[token_id] = text
+    if len(rows) - rows.count(None) != len(base):
+        raise _given_twice(base, where)
+
+
+def _place_added(token: Added, rows: list[str | None], types: list[TokenType], where: str) -> None:
+    if token.id >= len(rows):
+        raise _beyond(token.id + 1, token.id, len(rows), where)
+    present = rows[token.id]
+    if present is not None and present != token.text:
+        raise FormatError(f"id {token.id} is both {present!a} and {token.text!a}", where=where)
+    rows[token.id] = token.row_text
+    types[token.id] = TokenType.CONTROL if token.control else TokenType.USER_DEFINED
+
+
+def _beyond(count: int, highest: int, vocab_size: int, where: str) -> ModelError:
+    return ModelError(
+        f"{count} tokens up to id {highest}, but the draft has {vocab_size} vocabulary rows",
+        where=where,
+        hint="this target and this draft do not belong together",
+    )
+
+
+def _given_twice(base: dict[str, int], where: str) -> FormatError:
+    seen: dict[int, str] = {}
+    for text, token_id in base.items():
+        if token_id in seen:
+            return FormatError(f"model.vocab: id {token_id} is both {seen[token_id]!a} and {text!a}", where=where)
+        seen[token_id] = text
+    return FormatError("model.vocab: an id is given twice", where=where)
