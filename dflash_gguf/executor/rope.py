@@ -16,6 +16,7 @@ from dflash_gguf.errors import ModelError
 
 if TYPE_CHECKING:
     from dflash_gguf.executor.ops import F32, I64
+    from dflash_gguf.executor.sampling import F64
     from dflash_gguf.model.spec import DraftSpec, RopeScaling
 
 #: llama.cpp's values where the file has none.
@@ -39,9 +40,33 @@ class Rope:
         return turned
 
 
-def plain(base: float, dims: int) -> F32:
+def _frequencies(base: float, dims: int) -> F64:
     """`base ** (−2i / dims)`."""
-    return (base ** (-np.arange(0, dims, 2, dtype=np.float64) / dims)).astype(np.float32)
+    result: F64 = base ** (-np.arange(0, dims, 2, dtype=np.float64) / dims)
+    return result
+
+
+def plain(base: float, dims: int) -> Rope:
+    """No scaling."""
+    return Rope(_frequencies(base, dims).astype(np.float32))
+
+
+def linear(rope: Rope, factor: float) -> Rope:
+    """Positions divided by `factor`."""
+    return Rope(rope.inv_freq / np.float32(factor))
+
+
+def with_factors(rope: Rope, factors: F32) -> Rope:
+    """Each frequency divided by its own factor (a GGUF's rope_freqs)."""
+    return Rope(rope.inv_freq / factors)
+
+
+def llama3(base: float, dims: int, factor: float, low: float, high: float, original: float) -> Rope:
+    """Llama 3.1: wavelengths beyond `original / low` are stretched by `factor`, those below `original / high` kept."""
+    frequency = _frequencies(base, dims)
+    turns = original * frequency / (2 * math.pi)
+    keep = np.clip((turns - low) / (high - low), 0, 1)
+    return Rope((frequency * (keep + (1 - keep) / factor)).astype(np.float32))
 
 
 def yarn(base: float, dims: int, scaling: RopeScaling, context_length: int) -> Rope:
@@ -59,7 +84,7 @@ def yarn(base: float, dims: int, scaling: RopeScaling, context_length: int) -> R
     low, high = max(math.floor(fast), 0), min(math.ceil(slow), dims - 1)
     ramp = np.clip((np.arange(dims // 2) - low) / max(high - low, 0.001), 0, 1)
     keep = (1 - ramp) * (1.0 if scaling.yarn_ext_factor is None else scaling.yarn_ext_factor)
-    frequency = plain(base, dims)
+    frequency = _frequencies(base, dims)
     mixed = frequency / scaling.factor * (1 - keep) + frequency * keep
     return Rope(mixed.astype(np.float32), yarn_magnitude(scaling))
 
@@ -75,21 +100,20 @@ def yarn_magnitude(scaling: RopeScaling) -> float:
     return growth(1.0) / shrink * attention_factor
 
 
-def draft_rope(spec: DraftSpec) -> Rope:
-    """The draft's one rope, for sliding and full layers alike.
-
-    Raises ModelError for a scaling type that has no formula here.
-    """
-    dims = spec.rope_dimension_count or spec.key_length
-    scaling = spec.rope_scaling
-    if scaling is None:
-        return Rope(plain(spec.rope_freq_base, dims))
+def scaled_rope(base: float, dims: int, scaling: RopeScaling, context_length: int) -> Rope:
+    """The rope of a scaling; raises ModelError for a type that has no formula here."""
     if scaling.type == "yarn":
-        return yarn(spec.rope_freq_base, dims, scaling, spec.context_length)
+        return yarn(base, dims, scaling, context_length)
     if scaling.type == "linear":
-        return Rope((plain(spec.rope_freq_base, dims) / scaling.factor).astype(np.float32))
+        return linear(plain(base, dims), scaling.factor)
     raise ModelError(
-        f"rope scaling {scaling.type!r} is not implemented",
-        where="dflash.rope.scaling.type",
-        hint="the executor knows yarn and linear",
+        f"rope scaling {scaling.type!r} is not implemented", where="rope scaling", hint="the executor knows yarn and linear"
     )
+
+
+def draft_rope(spec: DraftSpec) -> Rope:
+    """The draft's one rope, for sliding and full layers alike."""
+    dims = spec.rope_dimension_count or spec.key_length
+    if spec.rope_scaling is None:
+        return plain(spec.rope_freq_base, dims)
+    return scaled_rope(spec.rope_freq_base, dims, spec.rope_scaling, spec.context_length)

@@ -98,7 +98,7 @@ def walk(
         tokens=tuple(tokens),
         candidates=lattice.candidates,
         probabilities=tuple(probabilities),
-        q=np.array(q_rows).reshape(len(tokens), -1) if temperature > 0 else None,
+        q=np.array(q_rows).reshape(len(tokens), lattice.unary.shape[1]) if temperature > 0 else None,
         argmax=tuple(int(token) for token in lattice.candidates[:, 0]),
         stopped_by_p_min=stopped,
     )
