@@ -3,3 +3,9 @@
 Owns options, progress and exit codes; no logic that a library user would miss.
 Way in: main().
 """
+
+from __future__ import annotations
+
+from dflash_gguf.cli.main import main
+
+__all__ = ["main"]

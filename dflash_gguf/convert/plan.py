@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_gguf.bytesio.atomic import check_output, check_room
+from dflash_gguf.convert.sources import Pair, pair_tensors
 from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.gguf.emit import EncodedHeader, OutTensor, encode_header
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import MetaValue
-from dflash_gguf.convert.sources import Pair, pair_tensors
 from dflash_gguf.model.checkpoint import Checkpoint, Identity, existing_folder, read_config
 from dflash_gguf.model.config import spec_from_config
 from dflash_gguf.model.metadata import ARCHITECTURE, encode_spec, general_pairs

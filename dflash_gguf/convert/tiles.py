@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from dflash_gguf.formats.gguf.types import GGMLType, tensor_bytes
 
 if TYPE_CHECKING:
     from dflash_gguf.convert.sources import Pair
+
+_Bits: TypeAlias = NDArray[np.uint16] | NDArray[np.uint32]
 
 _NUMPY = {"BF16": np.uint16, "F16": np.uint16, "F32": np.uint32}
 _EXPONENT = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000}
@@ -24,7 +26,7 @@ class TileReader:
     def __init__(self, *, rope_is_neox: bool, head: int) -> None:
         self.rope_is_neox, self.head = rope_is_neox, head
         self._buffer = np.empty(0, np.uint8)
-        self._bits: NDArray[np.uint16] | NDArray[np.uint32] = np.empty(0, np.uint16)
+        self._bits: _Bits = np.empty(0, np.uint16)
         self._dtype = "BF16"
         self._float: NDArray[np.float32] | None = None
         self._where = ""
@@ -78,9 +80,7 @@ class TileReader:
             )
 
 
-def _evens_first(
-    bits: NDArray[np.uint16] | NDArray[np.uint32], head: int, row: int
-) -> NDArray[np.uint16] | NDArray[np.uint32]:
+def _evens_first(bits: _Bits, head: int, row: int) -> _Bits:
     """Rows of interleaved-rope heads in NeoX order: per head, even dims first, then odd."""
-    pairs = bits.reshape(-1, head // 2, 2, row)
-    return np.ascontiguousarray(pairs.transpose(0, 2, 1, 3)).reshape(-1)
+    pairs = bits.reshape(-1, head // 2, 2, row).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(pairs).reshape(-1).view(bits.dtype)

@@ -358,14 +358,13 @@ def _check_loader_rules(spec: DraftSpec, where: str) -> None:
 
 def _with_target(spec: DraftSpec, target: Mapping[str, Any], where: str) -> DraftSpec:
     """`spec` with the M-RoPE sections of a vision target, after comparing it with that target."""
-    for key, mine in (("hidden_size", spec.embedding_length), ("vocab_size", spec.vocab_size)):
-        theirs = target.get(key)
-        if isinstance(theirs, int) and theirs != mine:
-            raise ModelError(
-                f"{key} is {mine} in the draft but {theirs} in the target's config",
-                where=where,
-                hint="is --target the model this draft was trained for?",
-            )
+    vocab = target.get("vocab_size")
+    if isinstance(vocab, int) and vocab != spec.vocab_size:
+        raise ModelError(
+            f"vocab_size is {spec.vocab_size} in the draft but {vocab} in the target's config",
+            where=where,
+            hint="is --target the model this draft was trained for?",
+        )
     layers = target.get("num_hidden_layers")
     if isinstance(layers, int) and spec.target_layers[-1] > layers:
         raise ModelError(
@@ -380,6 +379,14 @@ def _with_target(spec: DraftSpec, target: Mapping[str, Any], where: str) -> Draf
 
 
 def _target_warnings(spec: DraftSpec, target: Mapping[str, Any]) -> list[str]:
-    if spec.target_layers[-1] != target.get("num_hidden_layers"):
-        return []
-    return ["the last tap is the target's last block: llama.cpp aborts for targets that do not expose it (Qwen3)"]
+    warnings, hidden = [], target.get("hidden_size")
+    if isinstance(hidden, int) and hidden != spec.embedding_length:
+        # not refused: the reference converts such a pair, and a draft with its own embedding could be one
+        warnings.append(
+            f"hidden_size is {spec.embedding_length} in the draft but {hidden} in the target: is --target its target?"
+        )
+    if spec.target_layers[-1] == target.get("num_hidden_layers"):
+        warnings.append(
+            "the last tap is the target's last block: llama.cpp aborts for targets that do not expose it (Qwen3)"
+        )
+    return warnings

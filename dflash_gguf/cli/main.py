@@ -1,0 +1,85 @@
+"""The app: commands are imported when they are asked for, errors become one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from dflash_gguf.cli.output import complain
+from dflash_gguf.errors import DflashError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+INTERRUPTED = 130
+
+#: command → what the list of commands says of it; module `dflash_gguf.cli.<command>` holds a function `run`
+COMMANDS: dict[str, str] = {
+    "convert": "Convert a DFlash checkpoint and its target's tokenizer to GGUF.",
+    "inspect": "Show what a GGUF file is.",
+}
+
+
+class _LazyGroup(TyperGroup):
+    """A group that imports a command's module only when that command runs or shows its own help."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is the base class's
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        if cmd_name not in sys.argv:  # the list of commands: their first lines are all it shows
+            return TyperCommand(name=cmd_name, help=COMMANDS[cmd_name])
+        return _load(cmd_name)
+
+
+def _load(name: str) -> Any:
+    module = importlib.import_module(f"dflash_gguf.cli.{name}")
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name=name)(module.run)
+    return typer.main.get_command(single)
+
+
+app = typer.Typer(
+    cls=_LazyGroup, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=True
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Convert, inspect, check and run DFlash speculative-decoding drafts as GGUF."""
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with the contract's codes."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        app(standalone_mode=True)
+    except DflashError as error:
+        _debug()
+        complain(f"error: {error}")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        _debug()
+        complain("interrupted: nothing was replaced")
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # the reader of a pipe has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(0)
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _debug() -> None:
+    if os.environ.get("DFLASH_DEBUG") == "1":
+        raise  # noqa: PLE0704 - the error that is being handled

@@ -1,0 +1,85 @@
+"""What every command shares: escaped text, one JSON document, tables of plain text, a progress bar on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+
+def safe(text: str) -> str:
+    """`text` from a file, so that it cannot move a terminal's cursor, change its colours or hide what follows."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c == " " or _printable(c) else c.encode("unicode_escape").decode() for c in text)
+
+
+def _printable(char: str) -> bool:
+    return char.isprintable() and unicodedata.category(char) not in ("Cf", "Cc", "Cs", "Co")
+
+
+def complain(line: str) -> None:
+    """One line on stderr."""
+    sys.stderr.write(safe(line) + "\n")
+
+
+def say(line: str = "") -> None:
+    """One line of the answer; text from files has been passed through `safe`."""
+    sys.stdout.write(line + "\n")
+
+
+def emit_json(document: dict[str, Any]) -> None:
+    """The one JSON document of a `--json` answer; floats that JSON cannot hold become null."""
+    value = _finite({"schema_version": SCHEMA_VERSION, **document})
+    sys.stdout.write(json.dumps(value, ensure_ascii=True, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
+    """Aligned columns, two spaces apart; columns in `right` are flush right."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def size_text(size: int) -> str:
+    """Bytes exactly, and in a unit that can be grasped."""
+    for unit, label in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size:,} B ({size / unit:.2f} {label})"
+    return f"{size:,} B"
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[tuple[Callable[[int], None], Callable[[int], None]]]:
+    """(set the total, advance), both in bytes; silent unless stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield (lambda _: None), (lambda _: None)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield (lambda total: bar.update(task, total=total)), (lambda count: bar.advance(task, count))

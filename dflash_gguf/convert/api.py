@@ -1,0 +1,65 @@
+"""`convert(...)`: the library twin of the command."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflash_gguf.convert.plan import Options, OutputPlan, Plan, make_plan
+from dflash_gguf.convert.run import run_plan
+from dflash_gguf.errors import UsageError
+from dflash_gguf.model.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A conversion that was carried out: its plan, and the seconds it took."""
+
+    plan: Plan
+    seconds: float
+
+
+def convert(
+    draft: Path,
+    target: Path,
+    options: Options,
+    *,
+    progress: Callable[[int], None] = lambda _: None,
+    on_plan: Callable[[Plan], None] = lambda _: None,
+) -> Converted:
+    """Convert a checkpoint folder to one GGUF per type.
+
+    `progress` is told source bytes as they are done (from several threads), `on_plan` the plan before anything is
+    written. Raises the errors of `make_plan` and `run_plan`.
+    """
+    start = time.perf_counter()
+    with Checkpoint(draft) as checkpoint:
+        plan = make_plan(checkpoint, target, options)
+        _refuse_input_as_output(plan, draft, target)
+        on_plan(plan)
+        run_plan(plan, progress, force=options.force)
+    return Converted(plan, time.perf_counter() - start)
+
+
+def dry_run(draft: Path, target: Path, options: Options) -> Plan:
+    """The plan of a conversion, without writing anything."""
+    with Checkpoint(draft) as checkpoint:
+        plan = make_plan(checkpoint, target, options)
+        _refuse_input_as_output(plan, draft, target)
+        return plan
+
+
+def file_sha256(output: OutputPlan) -> str:
+    """sha256 of a file that was written, in hex."""
+    with output.path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _refuse_input_as_output(plan: Plan, draft: Path, target: Path) -> None:
+    inputs = {path.resolve() for folder in (draft, target) for path in folder.iterdir()}
+    for output in plan.outputs:
+        if output.path.resolve() in inputs:
+            raise UsageError("is one of the inputs", where=str(output.path), hint="choose another --out")
