@@ -1,0 +1,207 @@
+"""`inspect`: what a GGUF file is, at a glance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dflash_gguf.cli.output import complain, emit_json, safe, say, size_text, table
+from dflash_gguf.errors import UsageError
+from dflash_gguf.formats.gguf.values import Array
+from dflash_gguf.model import describe
+
+if TYPE_CHECKING:
+    from dflash_gguf.formats.gguf.scan import Header
+    from dflash_gguf.formats.gguf.values import MetaValue
+    from dflash_gguf.model.spec import DraftSpec
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="Any GGUF file.", metavar="FILE")],
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    key: Annotated[str | None, typer.Option("--key", metavar="K", help="One metadata value, whole.")] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="List every token with its id and type.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Show what a GGUF file is: identity, draft geometry, tokenizer, tensors, size."""
+    from dflash_gguf.bytesio.source import LocalFile
+    from dflash_gguf.formats.gguf.scan import scan_header
+
+    with LocalFile(Path(file)) as source:
+        header = scan_header(source)
+    if key is not None:
+        _show_key(header, key, as_json=as_json)
+    elif as_json:
+        emit_json(describe.describe_file(header))
+    elif tokens:
+        _show_tokens(header)
+    else:
+        _show_page(header, file)
+        if tensors:
+            _show_tensors(header)
+    for defect in header.defects:
+        complain(f"{defect.rule}: {defect.where}: {defect.message}")
+
+
+def _show_page(header: Header, name: str) -> None:
+    metadata = header.metadata
+    architecture = describe.text(metadata, "general.architecture", "no architecture")
+    spec = describe.draft_spec(metadata)
+    weights = sum(t.n_weights for t in header.tensors.values())
+    title = f"DFlash {spec.version} draft" if spec else f"arch {safe(architecture)}"
+    say(f"{safe(Path(name).name)}: GGUF v{header.version}, {title}, {weights / 1e6:,.1f} M weights")
+    for label, value in _identity(metadata):
+        say(f"  {label:<14}{value}")
+    if spec:
+        for label, value in _geometry(spec):
+            say(f"  {label:<14}{value}")
+    elif reason := describe.missing_for_draft(metadata):
+        say(f"  {'draft':<14}incomplete: {safe(reason)}")
+    for label, value in _tokenizer(metadata):
+        say(f"  {label:<14}{value}")
+    rows = [
+        (f"{kind}", f"{count}", f"{total:,}", f"{size:,}", f"{8 * size / total:.2f}")
+        for kind, count, total, size in describe.type_totals(header)
+    ]
+    for line in table([("type", "tensors", "weights", "bytes", "bits/weight"), *rows], right=(1, 2, 3, 4)):
+        say(f"    {line}")
+    say(f"  {'size':<14}{size_text(header.size)}, header {header.data_offset:,} B, {len(metadata)} keys")
+    if spec and "token_embd.weight" not in header.tensors:
+        say(f"  {'standalone':<14}no: it needs its target's hidden states, token embedding and output head")
+
+
+def _identity(metadata: dict[str, MetaValue]) -> list[tuple[str, str]]:
+    lines = [
+        ("name", describe.text(metadata, "general.name")),
+        ("target", _repo(metadata, "general.base_model.0.")),
+        ("source", describe.text(metadata, "general.source.repo_url")),
+        ("revision", describe.text(metadata, "general.source.version")),
+        ("license", describe.text(metadata, "general.license")),
+        ("file type", _file_type(metadata)),
+    ]
+    return [(label, safe(value)) for label, value in lines if value]
+
+
+def _repo(metadata: dict[str, MetaValue], prefix: str) -> str:
+    name, owner = (describe.text(metadata, prefix + key) for key in ("name", "organization"))
+    return f"{owner}/{name}" if owner else name
+
+
+def _file_type(metadata: dict[str, MetaValue]) -> str:
+    from dflash_gguf.model.metadata import file_type_name
+
+    value = metadata.get("general.file_type")
+    if value is None or not isinstance(value.value, int):
+        return ""
+    return file_type_name(value.value) or f"number {value.value}"
+
+
+def _geometry(spec: DraftSpec) -> list[tuple[str, str]]:
+    lines = [
+        ("block", f"block_size {spec.block_size}: drafts up to {spec.max_draft} tokens a pass"),
+        ("target_layers", f"{list(spec.target_layers)} (the target's block inputs; its layer ids are one less)"),
+        (
+            "layers",
+            (
+                f"{spec.block_count} × hidden {spec.embedding_length}, ffn {spec.feed_forward_length}, "
+                f"{spec.head_count} heads of {spec.key_length}, {spec.head_count_kv} kv heads"
+            ),
+        ),
+    ]
+    if spec.v2:
+        lines += [
+            ("convolutions", f"kernel {spec.v2.conv_kernel_size}, groups of {spec.v2.conv_group_size} channels"),
+            ("selector", f"rank {spec.v2.selector_rank}, top_k {spec.v2.selector_top_k}"),
+        ]
+    lines += [("attention", _attention(spec)), ("rope", _rope(spec))]
+    scales = [
+        f"{label} {value:g}"
+        for label, value in (
+            ("logit_scale", spec.logit_scale),
+            ("softcap", spec.final_logit_softcapping),
+            ("embedding_scale", spec.embedding_scale),
+            ("value_scale", spec.value_scale),
+        )
+        if value is not None
+    ]
+    return [*lines, ("scales", ", ".join(scales))] if scales else lines
+
+
+def _attention(spec: DraftSpec) -> str:
+    causal = {True: "causal", False: "not causal", None: "causal not set (not causal in llama.cpp)"}[spec.causal]
+    if not spec.sliding_window:
+        return f"full, {causal}"
+    sliding = sum(spec.sliding_window_pattern or ())
+    return f"window {spec.sliding_window} in {sliding} of {spec.block_count} layers, {causal}"
+
+
+def _rope(spec: DraftSpec) -> str:
+    parts = [f"base {spec.rope_freq_base:g}", f"{spec.rope_dimension_count or spec.key_length} dims"]
+    if spec.rope_scaling:
+        parts.append(f"{safe(spec.rope_scaling.type)} × {spec.rope_scaling.factor:g}")
+    if spec.rope_dimension_sections:
+        parts.append(f"sections {list(spec.rope_dimension_sections)}")
+    return ", ".join([*parts, f"context {spec.context_length:,}"])
+
+
+def _tokenizer(metadata: dict[str, MetaValue]) -> list[tuple[str, str]]:
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if tokens is None or not isinstance(tokens.value, Array):
+        return []
+    model, pre = (describe.text(metadata, f"tokenizer.ggml.{key}", "?") for key in ("model", "pre"))
+    merges = metadata.get("tokenizer.ggml.merges")
+    parts = [f"{tokens.value.count:,} tokens, {safe(model)}, pre {safe(pre)}"]
+    if merges and isinstance(merges.value, Array):
+        parts.append(f"{merges.value.count:,} merges")
+    template = describe.text(metadata, "tokenizer.chat_template")
+    parts.append(f"chat template of {len(template):,} characters" if template else "no chat template")
+    suffix = "_token_id"
+    special = [
+        f"{key.removeprefix('tokenizer.ggml.').removesuffix(suffix)} {value.value}"
+        for key, value in metadata.items()
+        if key.startswith("tokenizer.ggml.") and key.endswith(suffix)
+    ]
+    lines = [("tokenizer", ", ".join(parts))]
+    return [*lines, ("special ids", safe(", ".join(special)))] if special else lines
+
+
+def _show_tensors(header: Header) -> None:
+    rows = [("tensor", "type", "ne", "offset", "bytes")]
+    rows += [
+        (safe(t.name), t.type.name, "×".join(map(str, t.shape)), f"{t.offset:,}", f"{t.size:,}")
+        for t in header.tensors.values()
+    ]
+    for line in table(rows, right=(3, 4)):
+        say(line)
+
+
+def _show_key(header: Header, key: str, *, as_json: bool) -> None:
+    value = header.metadata.get(key)
+    if value is None:
+        from difflib import get_close_matches
+
+        near = get_close_matches(key, header.metadata, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(near)}?" if near else "without --key all are shown"
+        raise UsageError(f"has no key {key!r}", where="--key", hint=safe(hint))
+    if as_json:
+        items = value.value.items() if isinstance(value.value, Array) else value.value
+        emit_json({"key": key, "type": describe.value_type(value), "value": items})
+    elif isinstance(value.value, Array):
+        for item in value.value.items():
+            say(safe(str(item)))
+    else:
+        for line in str(value.value).split("\n"):
+            say(safe(line))
+
+
+def _show_tokens(header: Header) -> None:
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    if tokens is None or not isinstance(tokens.value, Array):
+        raise UsageError("holds no vocabulary", where="--tokens")
+    kinds = header.metadata.get("tokenizer.ggml.token_type")
+    types = kinds.value.items() if kinds and isinstance(kinds.value, Array) else []
+    for number, token in enumerate(tokens.value.items()):
+        kind = types[number] if number < len(types) else "?"
+        say(f"{number}\t{kind}\t{safe(str(token))}")
