@@ -1,10 +1,10 @@
 """Speculative decoding: the draft proposes a block, the target verifies it in one pass, and so on.
 
-    prefill   the target reads the prompt and gives the first token; its features go into the draft's context
-    block     the draft proposes up to block_size − 1 tokens after the last emitted one (the anchor)
-              the target processes [anchor, proposal]: row i predicts what follows i proposed tokens
-              the longest confirmed prefix is emitted, and one token of the target's own
-              the target forgets what was refused; the features of what stays extend the draft's context
+prefill   the target reads the prompt and gives the first token; its features go into the draft's context
+block     the draft proposes up to block_size − 1 tokens after the last emitted one (the anchor)
+          the target processes [anchor, proposal]: row i predicts what follows i proposed tokens
+          the longest confirmed prefix is emitted, and one token of the target's own
+          the target forgets what was refused; the features of what stays extend the draft's context
 """
 
 from __future__ import annotations

@@ -66,6 +66,7 @@ class DraftModel:
     def extend(self, features: F32) -> None:
         """Feed the target's features of the next positions (N, taps · H) into every layer's cache."""
         seen = self.probe
+        seen.next_block()
         seen("context.features", features)
         positions = np.arange(self.n_context, self.n_context + len(features))
         fused = self._norm("enc.output_norm.weight", self.weights.linear("fc.weight", features))

@@ -82,7 +82,8 @@ def _require_usable(spec: DraftSpec, where: str) -> None:
     sizes = (spec.block_count, spec.embedding_length, spec.head_count, spec.head_count_kv, spec.key_length)
     v2 = spec.v2
     faults = {
-        "a size of 0 in its metadata": min(sizes) < 1 or (v2 is not None and min(v2.conv_group_size, v2.selector_top_k) < 1),
+        "a size of 0 in its metadata": min(sizes) < 1
+        or (v2 is not None and min(v2.conv_group_size, v2.selector_top_k) < 1),
         f"block_size {spec.block_size}: a block is an anchor and at least one slot": spec.block_size < 2,
         "no target_layers": not spec.target_layers,
         "head_count is no multiple of head_count_kv": spec.head_count % max(spec.head_count_kv, 1) != 0,
@@ -108,7 +109,9 @@ def _require_planned(spec: DraftSpec, header: Header, where: str) -> None:
     for what, names in (("unknown", unknown), ("missing", missing)):
         if names:
             told = ", ".join(names[:10])
-            raise ModelError(f"{len(names)} tensors are {what}: {told}", where=where, hint="`dflash-gguf check` says more")
+            raise ModelError(
+                f"{len(names)} tensors are {what}: {told}", where=where, hint="`dflash-gguf check` says more"
+            )
     for name, info in header.tensors.items():
         if info.shape != table[name].ne:
             raise ModelError(
@@ -161,7 +164,9 @@ def _require_shared_shape(shape: tuple[int, ...], spec: DraftSpec, where: str) -
 def _require_blocks(spec: TargetSpec, opened: OpenTarget) -> None:
     """A target whose tensors are more than those of a dense block would be computed wrongly, not refused."""
     plain_names = set(_LAYER_NAMES.values())
-    known = {f"blk.{i}.{name}.{kind}" for i in range(spec.block_count) for name in plain_names for kind in ("weight", "bias")}
+    known = {
+        f"blk.{i}.{name}.{kind}" for i in range(spec.block_count) for name in plain_names for kind in ("weight", "bias")
+    }
     known |= {"token_embd.weight", "output.weight", "output_norm.weight", "rope_freqs.weight"}
     unknown = sorted(opened.weights.source.shapes.keys() - known)
     if unknown:
@@ -215,7 +220,7 @@ def _needed(config: Mapping[str, Any], key: str, where: str) -> Any:
 
 
 def _rope_of_config(config: Mapping[str, Any], dims: int, where: str) -> Rope:
-    """transformers' `rope_parameters`, or the older rope_theta and rope_scaling."""
+    """The config's `rope_parameters`, or the older rope_theta and rope_scaling."""
     rope: Mapping[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
     base = float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
     kind = rope.get("rope_type") or rope.get("type") or "default"

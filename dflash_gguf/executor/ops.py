@@ -18,22 +18,19 @@ Bool: TypeAlias = NDArray[np.bool_]
 def rms_norm(x: F32, weight: F32, eps: float) -> F32:
     """`x / sqrt(mean(x²) + eps) · weight` over the last axis."""
     mean_square = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
-    scale: F32 = np.float32(1) / np.sqrt(mean_square + np.float32(eps))
-    return x * scale * weight
+    return np.divide(x, np.sqrt(mean_square + np.float32(eps))) * weight
 
 
 def silu(x: F32) -> F32:
     """`x · sigmoid(x)`; written with the negative half's exponential so that it cannot overflow."""
     e = np.exp(-np.abs(x))
-    sigmoid = np.where(x >= 0, np.float32(1), e) / (np.float32(1) + e)
-    result: F32 = x * sigmoid
-    return result
+    return x * np.divide(np.where(x >= 0, np.float32(1), e), np.float32(1) + e)
 
 
 def softcap(x: F32, cap: float) -> F32:
     """Squash into (−cap, cap): `cap · tanh(x / cap)`."""
-    result: F32 = np.tanh(x / np.float32(cap)) * np.float32(cap)
-    return result
+    capped: F32 = np.tanh(x / np.float32(cap)) * np.float32(cap)
+    return capped
 
 
 def dynamic_conv(x: F32, base: F32, dynamic: F32) -> F32:

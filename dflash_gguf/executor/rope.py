@@ -107,7 +107,9 @@ def scaled_rope(base: float, dims: int, scaling: RopeScaling, context_length: in
     if scaling.type == "linear":
         return linear(plain(base, dims), scaling.factor)
     raise ModelError(
-        f"rope scaling {scaling.type!r} is not implemented", where="rope scaling", hint="the executor knows yarn and linear"
+        f"rope scaling {scaling.type!r} is not implemented",
+        where="rope scaling",
+        hint="the executor knows yarn and linear",
     )
 
 

@@ -40,9 +40,7 @@ def verify_greedy(proposal: Proposal, logits: F32) -> tuple[int, int]:
     return accepted, int(choice[accepted])
 
 
-def verify_sampled(
-    proposal: Proposal, logits: F32, temperature: float, rng: np.random.Generator
-) -> tuple[int, int]:
+def verify_sampled(proposal: Proposal, logits: F32, temperature: float, rng: np.random.Generator) -> tuple[int, int]:
     """Lossless rejection sampling: what is emitted is distributed as `p = softmax(logits / temperature)`.
 
     A token drafted with probability q is accepted with probability min(1, p/q); at the first refusal the next

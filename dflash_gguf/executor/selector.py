@@ -62,12 +62,17 @@ def pair_scores(unary: F32, gate: F32, predecessors: F32, successors: F32) -> F3
 
     unary (S, C), gate (S, R), predecessors and successors (S, C, R) → (S, C, C).
     """
-    pairs: F32 = (predecessors * gate[:, None, :]) @ successors.transpose(0, 2, 1)
-    return unary[:, None, :] + pairs
+    pairs = (predecessors * gate[:, None, :]) @ successors.transpose(0, 2, 1)
+    return np.add(unary[:, None, :], pairs)
 
 
 def walk(
-    lattice: Lattice, *, n_max: int, p_min: float = 0.0, temperature: float = 0.0, rng: np.random.Generator | None = None
+    lattice: Lattice,
+    *,
+    n_max: int,
+    p_min: float = 0.0,
+    temperature: float = 0.0,
+    rng: np.random.Generator | None = None,
 ) -> Proposal:
     """Walk the lattice from the anchor, greedily or (temperature > 0) sampling `softmax(score / temperature)`.
 

@@ -24,6 +24,7 @@ In a whole decode the names start with `block0/`, `block1/`, …, by block.
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -41,23 +42,29 @@ _Array = TypeVar("_Array", bound="NDArray[Any]")
 class Probe:
     """Call it with a name and an array: the array comes back, or ModelError names the operation.
 
-    With `keep`, copies are held in `seen` under `prefix` + name.
+    With `keep`, copies are held in `seen`; with `numbered`, their names begin with the block's number.
     """
 
-    def __init__(self, *, keep: bool = False) -> None:
-        self.keep = keep
-        self.prefix = ""
+    def __init__(self, *, keep: bool = False, numbered: bool = False) -> None:
         self.seen: dict[str, NDArray[Any]] = {}
+        self._keep = keep
+        self._blocks = count() if numbered else None
+        self._prefix = ""
+
+    def next_block(self) -> None:
+        """What comes now belongs to the next block: first the context that it sees more than the last one."""
+        if self._blocks is not None:
+            self._prefix = f"block{next(self._blocks)}/"
 
     def __call__(self, name: str, array: _Array) -> _Array:
         if not np.isfinite(array).all():
             raise ModelError(
-                f"operation {self.prefix}{name} gave NaN or Inf",
+                f"operation {self._prefix}{name} gave NaN or Inf",
                 where=name,
                 hint="`dflash-gguf check --data` finds bad weights; the features may hold huge values",
             )
-        if self.keep:
-            self.seen[self.prefix + name] = array.copy()
+        if self._keep:
+            self.seen[self._prefix + name] = array.copy()
         return array
 
     def save(self, path: Path) -> None:

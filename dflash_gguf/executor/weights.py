@@ -81,7 +81,7 @@ class Weights:
         return tensor in self.source.shapes
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """numpy's shape of `tensor`; raises ModelError when the file has none."""
+        """The shape of `tensor`, slowest dim first; raises ModelError when the file has none."""
         shape = self.source.shapes.get(tensor)
         if shape is None:
             raise ModelError("the file has no such tensor", where=f"{self.source.name}: {tensor}")
