@@ -22,6 +22,7 @@ INTERRUPTED = 130
 #: command → what the list of commands says of it; module `dflash_gguf.cli.<command>` holds a function `run`
 COMMANDS: dict[str, str] = {
     "convert": "Convert a DFlash checkpoint and its target's tokenizer to GGUF.",
+    "quantize": "Quantize a draft that is GGUF already.",
     "inspect": "Show what a GGUF file is.",
     "draft": "Draft one block with the numpy executor.",
     "generate": "Generate with a draft and its target, both in numpy.",
@@ -49,6 +50,10 @@ def _load(name: str) -> Any:
     return typer.main.get_command(single)
 
 
+class _Interrupted(BaseException):
+    """SIGINT or SIGTERM: unwinds everything, so that partial files go, and is nobody else's to catch."""
+
+
 app = typer.Typer(
     cls=_LazyGroup, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=True
 )
@@ -61,14 +66,15 @@ def _root() -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit with the contract's codes."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         app(standalone_mode=True)
     except DflashError as error:
         _debug()
         complain(f"error: {error}")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except _Interrupted:
         _debug()
         complain("interrupted: nothing was replaced")
         sys.exit(INTERRUPTED)
@@ -78,8 +84,8 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise _Interrupted
 
 
 def _debug() -> None:

@@ -1,0 +1,53 @@
+"""Fixtures that several rooms share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from builders import ROOT, v2_config, write_draft, write_target
+
+SHARED = Path(os.environ.get("DFLASH_SHARED", ROOT.parent / "shared"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of facts and golden results, where it is at hand."""
+    if not (SHARED / "golden").is_dir():
+        pytest.skip("the folder of golden results is not at hand (DFLASH_SHARED)")
+    return SHARED
+
+
+@pytest.fixture
+def draft(tmp_path: Path) -> Path:
+    """A small DFlash 2 checkpoint."""
+    return write_draft(tmp_path / "Tiny-DFlash2", v2_config())
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """The folder of its target."""
+    return write_target(tmp_path / "Tiny")
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run the command line in a process of its own, in an empty folder."""
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def call(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "dflash_gguf", *map(str, arguments)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(  # type: ignore[call-overload,no-any-return]
+            command, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=120, **options
+        )
+
+    return call

@@ -1,0 +1,197 @@
+"""Killed, out of room, not allowed: the final name holds the old file or a whole new one, never a part."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import ROOT, random_tensors, v1_config, v2_config, write_draft, write_target
+from conftest import Run
+
+from dflash_gguf.bytesio.atomic import AtomicFile, check_room
+from dflash_gguf.bytesio.source import LocalFile
+from dflash_gguf.errors import OutputError, UsageError
+from dflash_gguf.formats.gguf.scan import scan_header
+
+NOBODY = 65534
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A checkpoint large enough to be interrupted (60 MB)."""
+    folder = tmp_path_factory.mktemp("pair")
+    config = v1_config(hidden_size=1024, intermediate_size=3072)
+    return write_draft(folder / "draft", config), write_target(
+        folder / "target", {"architectures": ["Qwen3ForCausalLM"]}
+    )
+
+
+def start(pair: tuple[Path, Path], out: Path, *more: str) -> subprocess.Popen[str]:
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "dflash_gguf",
+        "convert",
+        pair[0],
+        "--target",
+        pair[1],
+        "--out",
+        out,
+        "--force",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([*command, *more], env=environment, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_killed_at_random_moments(kind: signal.Signals, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "x.gguf"
+    out.write_text("old")
+    rng = random.Random(7)
+    interrupted = 0
+    for _ in range(6):
+        process = start(pair, out)
+        deadline = time.monotonic() + rng.uniform(0.02, 1.0)
+        while time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.005)
+        process.send_signal(kind)
+        _, stderr = process.communicate(timeout=60)
+        if process.returncode == 0:
+            assert scan_sound(out)
+            out.write_text("old")
+            continue
+        interrupted += 1
+        assert out.read_text() == "old"
+        if kind is signal.SIGKILL:
+            continue
+        assert process.returncode in (130, -kind), stderr  # before the handler is installed the signal itself ends it
+        if process.returncode == 130:
+            assert "interrupted" in stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]
+    assert interrupted
+    process = start(pair, out)  # the next run removes what SIGKILL left
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]
+    assert scan_sound(out)
+
+
+def scan_sound(path: Path) -> bool:
+    with LocalFile(path) as source:
+        return not scan_header(source).defects
+
+
+def test_disk_full(draft: Path, target: Path, run: Run, tmp_path: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    old = tmp_path / "work/x.gguf"
+    old.write_text("old")
+    done = run("convert", draft, "--target", target, "--out", "x.gguf", "--force", preexec_fn=limit)
+    assert done.returncode == 3
+    assert "no room for" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [path.read_text() for path in old.parent.iterdir()] == ["old"]
+
+
+def test_no_room_is_told_before_the_first_byte(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"no room: .* bytes are needed"):
+        check_room({tmp_path / "x": 1 << 60})
+
+
+def test_read_only_folder(draft: Path, target: Path, run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    folder.chmod(0o555)
+    for path in (tmp_path, *tmp_path.parents[:3]):
+        path.chmod(path.stat().st_mode | 0o055)
+    options = {"user": NOBODY} if os.geteuid() == 0 else {}
+    if options and not _nobody_can_run():
+        pytest.skip("another user cannot start this interpreter")
+    done = run("convert", draft, "--target", target, "--out", folder / "x.gguf", **options)
+    assert done.returncode == 3, done.stderr
+    assert done.stderr == f"error: {folder / 'x.gguf'}: cannot be written: Permission denied (nothing was replaced)\n"
+    assert list(folder.iterdir()) == []
+
+
+def _nobody_can_run() -> bool:
+    try:
+        command = [sys.executable, "-c", "import numpy"]
+        return subprocess.run(command, user=NOBODY, check=False, capture_output=True).returncode == 0
+    except PermissionError:
+        return False
+
+
+def test_a_failing_source_leaves_nothing(target: Path, run: Run, tmp_path: Path) -> None:
+    tensors = random_tensors(v2_config())
+    tensors["norm.weight"][:] = np.uint16(0x7F80)
+    draft = write_draft(tmp_path / "d", v2_config(), tensors)
+    done = run("convert", draft, "--target", target, "--type", "bf16", "--type", "f32")
+    assert done.returncode == 1
+    assert "is NaN or infinite" in done.stderr
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_a_link_s_target_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    real, link = tmp_path / "real/x", tmp_path / "link"
+    real.write_text("old")
+    link.symlink_to(real)
+    with AtomicFile(link, 3, force=True) as file:
+        file.write(0, b"new")
+        file.commit()
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+
+
+def test_mode_follows_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        with AtomicFile(tmp_path / "x", 1, force=False) as file:
+            file.write(0, b"x")
+            file.commit()
+    finally:
+        os.umask(old)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    with AtomicFile(tmp_path / "x", 1, force=False) as file:
+        file.write(0, b"x")
+        (tmp_path / "x").write_text("theirs")
+        with pytest.raises(UsageError, match="exists already"):
+            file.commit()
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_partial_files_of_living_runs_are_left_alone(tmp_path: Path) -> None:
+    with AtomicFile(tmp_path / "x", 4, force=False) as first:
+        (tmp_path / ".x.1.partial").write_text("dead")
+        first.write(0, b"live")
+        child = subprocess.run(
+            [sys.executable, "-c", _SECOND, str(tmp_path / "x")],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+        assert child.returncode == 0
+        assert not (tmp_path / ".x.1.partial").exists()
+        assert any(path.name.endswith(".partial") for path in tmp_path.iterdir())
+    assert (tmp_path / "x").read_text() == "2nd!"
+
+
+_SECOND = """
+import sys
+from pathlib import Path
+from dflash_gguf.bytesio.atomic import AtomicFile
+with AtomicFile(Path(sys.argv[1]), 4, force=False) as file:
+    file.write(0, b"2nd!")
+    file.commit()
+"""
