@@ -1,5 +1,5 @@
-"""Weight blocks: quantize and dequantize, bit for bit as ggml's reference.
+"""Weight blocks: quantize and dequantize, bit for bit as ggml's reference; MXFP8 as ModelOpt's.
 
 Owns kernels; never reads files or picks a type.
-Way in: quantize, dequantize.
+Way in: codec.quantize, codec.dequantize, codec.warm_up; mxfp8.encode, mxfp8.decode.
 """
