@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dflash_gguf.errors import ModelError
-from dflash_gguf.formats.blocks import dequantize
+from dflash_gguf.formats.blocks.codec import DEQUANTIZABLE, dequantize
 from dflash_gguf.formats.gguf.types import GGMLType, tensor_bytes
 
 if TYPE_CHECKING:
@@ -31,8 +31,14 @@ class GGUFTensors:
         self._source, self._tensors = source, tensors
 
     def read_rows(self, tensor: str, first: int, last: int) -> F32:
-        """Rows first … last − 1, dequantized. Raises FormatError for a type that cannot be dequantized."""
+        """Rows first … last − 1, dequantized. Raises ModelError for a type that cannot be."""
         info = self._tensors[tensor]
+        if info.type not in DEQUANTIZABLE:
+            raise ModelError(
+                f"type {info.type.name} is not dequantized here",
+                where=f"{self.name}: {tensor}",
+                hint="give the file in another type",
+            )
         width, size = info.shape[0], tensor_bytes(info.type, info.shape[0])
         raw = self._source.read(info.offset + first * size, (last - first) * size)
         return dequantize(info.type, np.frombuffer(raw, np.uint8)).reshape(last - first, width)
