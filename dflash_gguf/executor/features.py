@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from io import BytesIO
+import re
 from math import prod
 from pathlib import Path
 
@@ -15,6 +15,11 @@ from dflash_gguf.executor.sources import CheckpointTensors
 from dflash_gguf.formats.safetensors import read_header
 
 _MAX_NPY_HEADER = 10_000
+_NPY_VERSIONS = (b"\x01", b"\x02", b"\x03")
+_NPY_DTYPES = {f"{order}f{size}" for order in "<>" for size in (2, 4, 8)}
+_NPY_HEADER = re.compile(
+    r"\{'descr': '([^']{1,40})', 'fortran_order': (True|False), 'shape': \(([0-9, ]{0,100})\), ?\} *\n"
+)
 
 
 def load_features(text: str, width: int) -> F32:
@@ -52,26 +57,29 @@ def _random(text: str, width: int) -> F32:
 
 
 def _npy(file: LocalFile) -> F32:
-    """The format of numpy, versions 1 to 3, float16, float32 or float64. Source: numpy.lib.format."""
-    head = BytesIO(file.read(0, min(file.size, _MAX_NPY_HEADER + 12)))
-    try:
-        version = np.lib.format.read_magic(head)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(head, max_header_size=_MAX_NPY_HEADER)
-    except ValueError as error:
-        raise FormatError(f"not a .npy file: {error}", where=file.name) from None
-    if dtype.kind != "f" or dtype.itemsize > 8 or fortran:
-        order = "Fortran order" if fortran else f"dtype {dtype}"
+    """A .npy file of format 1 to 3 with float16, float32 or float64. Source: numpy's format page."""
+    head = file.read(0, min(file.size, 12 + _MAX_NPY_HEADER))
+    long = head[6:7] in (b"\x02", b"\x03")
+    start = (12 if long else 10) + int.from_bytes(head[8 : 12 if long else 10], "little")
+    if head[:6] != b"\x93NUMPY" or head[6:7] not in _NPY_VERSIONS or start > len(head):
+        raise FormatError("not a .npy file", where=file.name, hint="np.save(path, x) writes one")
+    match = _NPY_HEADER.fullmatch(head[12 if long else 10 : start].decode("latin-1"))
+    if match is None:
         raise FormatError(
-            f"{order}, expected float32 in C order", where=file.name, hint="np.ascontiguousarray(x, np.float32)"
+            "its .npy header is not that of one array", where=file.name, hint="save a plain float32 array"
         )
-    start, size = head.tell(), prod(shape) * dtype.itemsize
+    descr, fortran, dims = match.groups()
+    if descr not in _NPY_DTYPES or fortran == "True":
+        order = "Fortran order" if fortran == "True" else f"dtype {descr}"
+        hint = "save np.ascontiguousarray(x, np.float32)"
+        raise FormatError(f"{order}, expected float32 in C order", where=file.name, hint=hint)
+    shape = [int(dim) for dim in re.findall(r"\d+", dims)]
+    size = prod(shape) * int(descr[-1])
     if size != file.size - start:
-        raise FormatError(
-            f"shape {list(shape)} takes {size:,} bytes, the file holds {file.size - start:,}", where=file.name
-        )
-    with np.errstate(over="ignore"):
-        return np.frombuffer(file.read(start, size), dtype).reshape(shape).astype(np.float32)
+        held = f"the file holds {file.size - start:,}"
+        raise FormatError(f"shape {shape} takes {size:,} bytes, {held}", where=file.name, hint="truncated?")
+    with np.errstate(over="ignore"):  # a float64 beyond float32 is an Inf, which the draft refuses
+        return np.frombuffer(file.read(start, size), descr).reshape(shape).astype(np.float32)
 
 
 def _safetensors(file: LocalFile) -> F32:
