@@ -15,8 +15,8 @@ import numpy as np
 from dflash_gguf.formats.blocks.half import float_bits, half_bits, half_value
 from dflash_gguf.formats.blocks.jit import inner
 from dflash_gguf.formats.blocks.lanes import (
-    LANES,
     F32,
+    LANES,
     if_equal,
     if_greater,
     if_less,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 from llvmlite import ir
@@ -16,30 +17,23 @@ _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _HALF = np.float32(0.5)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def float_bits(_typingctx: Any, value: Any) -> Any:
-    """The 32 bits of a float32."""
-
-    def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
+def _float_bits(_context: Any, _value: Any) -> Any:
+    def generate(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
         return builder.bitcast(args[0], ir.IntType(32))
 
     return types.uint32(types.float32), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def bits_float(_typingctx: Any, value: Any) -> Any:
-    """The float32 of 32 bits."""
-
-    def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
+def _bits_float(_context: Any, _value: Any) -> Any:
+    def generate(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
         return builder.bitcast(args[0], ir.FloatType())
 
     return types.float32(types.uint32), generate
 
 
-if TYPE_CHECKING:  # the same functions, for type checkers
-
-    def float_bits(value: np.float32, /) -> np.uint32: ...  # type: ignore[no-redef]
-    def bits_float(value: np.uint32, /) -> np.float32: ...  # type: ignore[no-redef]
+#: The 32 bits of a float32, and the float32 of 32 bits.
+float_bits: Callable[[np.float32], np.uint32] = cast("Any", intrinsic(_float_bits))
+bits_float: Callable[[np.uint32], np.float32] = cast("Any", intrinsic(_bits_float))
 
 
 @inner
@@ -47,9 +41,9 @@ def half_bits(value: np.float32) -> np.uint32:
     """Bits of the nearest half (ties to even); from 65520 on infinity, NaN becomes 0x7E00. Written to vectorize."""
     bits = float_bits(value)
     size = bits & _MAGNITUDE
-    normal = (
-        size + np.uint32(0x0FFF) + ((size >> np.uint32(13)) & np.uint32(1)) - np.uint32(0x38000000)
-    ) >> np.uint32(13)
+    normal = (size + np.uint32(0x0FFF) + ((size >> np.uint32(13)) & np.uint32(1)) - np.uint32(0x38000000)) >> np.uint32(
+        13
+    )
     # Below 2⁻¹⁴ halves are multiples of 2⁻²⁴, which is what a float32 sum in [0.5, 1) is rounded to.
     tiny = float_bits(bits_float(np.uint32(size)) + _HALF) - np.uint32(0x3F000000)
     result = tiny if size < np.uint32(0x38800000) else normal

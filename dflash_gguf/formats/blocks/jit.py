@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -65,10 +66,8 @@ def kernel(*arguments: Any) -> Callable[[_Function], _Function]:
 
     def compile_now(function: _Function) -> _Function:
         dispatcher = njit(nogil=True, error_model="numpy")(function)
-        try:
+        with suppress(RuntimeError):  # neither directory can be written: compile at each start
             dispatcher._cache = _RoomCache(function)  # noqa: SLF001 - what enable_caching() does, with our class
-        except RuntimeError:  # neither directory can be written: compile at each start
-            pass
         dispatcher.compile(types.void(*arguments))
         dispatcher.disable_compile()
         return cast("_Function", dispatcher)

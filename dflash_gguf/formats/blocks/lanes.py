@@ -62,6 +62,11 @@ def _spread_int(value: int) -> ir.Constant:
     return ir.Constant(_INTS, [value] * LANES)
 
 
+def _intrinsic(function: Callable[..., Any]) -> Any:
+    """Give numba a function that types a call and writes its instructions."""
+    return intrinsic(function)
+
+
 def _operation(n_args: int, emit: Callable[..., ir.Value]) -> Any:
     """Numba function of `n_args` (at most four) lanes; `emit(builder, *lanes)` writes its instructions."""
 
@@ -69,14 +74,14 @@ def _operation(n_args: int, emit: Callable[..., ir.Value]) -> Any:
         return emit(builder, *args)
 
     if n_args == 1:
-        return intrinsic(lambda typingctx, a: (_lanes(_lanes), generate))
+        return _intrinsic(lambda _context, _a: (_lanes(_lanes), generate))
     if n_args == 2:
-        return intrinsic(lambda typingctx, a, b: (_lanes(_lanes, _lanes), generate))
-    return intrinsic(lambda typingctx, a, b, x, y: (_lanes(_lanes, _lanes, _lanes, _lanes), generate))
+        return _intrinsic(lambda _context, _a, _b: (_lanes(_lanes, _lanes), generate))
+    return _intrinsic(lambda _context, _a, _b, _x, _y: (_lanes(_lanes, _lanes, _lanes, _lanes), generate))
 
 
 def _operator(symbol: Callable[[Any, Any], Any], emit: Callable[..., ir.Value]) -> None:
-    @infer_global(symbol)  # type: ignore[untyped-decorator]
+    @infer_global(symbol)
     class _Typing(ConcreteTemplate):  # type: ignore[misc]
         cases: ClassVar = [signature(_lanes, _lanes, _lanes)]
 
@@ -92,9 +97,7 @@ _operator(operator.truediv, lambda builder, a, b: builder.fdiv(a, b))
 
 
 def _select(predicate: str) -> Any:
-    return _operation(
-        4, lambda builder, a, b, x, y: builder.select(builder.fcmp_ordered(predicate, a, b), x, y)
-    )
+    return _operation(4, lambda builder, a, b, x, y: builder.select(builder.fcmp_ordered(predicate, a, b), x, y))
 
 
 #: `if_less(a, b, x, y)`: x in the lanes where a < b, else y; a NaN compares false, as in C. Likewise the next two.
@@ -138,10 +141,7 @@ def _emit_truncate(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
 truncate: Callable[[F32], F32] = _operation(1, _emit_truncate)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def spread(_typingctx: Any, value: Any) -> Any:
-    """All lanes hold the float32 `value`."""
-
+def _spread(_context: Any, _value: Any) -> Any:
     def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
         undefined = ir.Constant(_FLOATS, ir.Undefined)
         first = builder.insert_element(undefined, args[0], ir.Constant(ir.IntType(32), 0))
@@ -150,10 +150,11 @@ def spread(_typingctx: Any, value: Any) -> Any:
     return _lanes(types.float32), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def largest(_typingctx: Any, a: Any) -> Any:
-    """Largest lane as float32 (no lane may be NaN)."""
+#: All lanes hold the float32 `value`.
+spread: Callable[[np.float32], F32] = _intrinsic(_spread)
 
+
+def _largest(_context: Any, _value: Any) -> Any:
     def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
         (vector,) = args
         width = LANES
@@ -171,27 +172,30 @@ def largest(_typingctx: Any, a: Any) -> Any:
     return types.float32(_lanes), generate
 
 
+#: Largest lane as float32 (no lane may be NaN).
+largest: Callable[[F32], np.float32] = _intrinsic(_largest)
+
+
 def _pointer(context: Any, builder: ir.IRBuilder, array_type: Any, array: Any, at: Any, to: Any) -> ir.Value:
     data = context.make_array(array_type)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [at]), to.as_pointer())
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def load(_typingctx: Any, array: Any, at: Any) -> Any:
-    """Lanes from `array[at : at + LANES]` (float32, contiguous, any alignment; not bounds-checked)."""
-
+def _load(_context: Any, array: Any, _at: Any) -> Any:
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        value = builder.load(_pointer(context, builder, signature.args[0], *args, _FLOATS))
+        array_value, index = args
+        value = builder.load(_pointer(context, builder, signature.args[0], array_value, index, _FLOATS))
         value.align = 1
         return value
 
     return _lanes(array, types.intp), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def store(_typingctx: Any, array: Any, at: Any, value: Any) -> Any:
-    """Lanes to `array[at : at + LANES]` (float32, contiguous; not bounds-checked)."""
+#: Lanes from `array[at : at + LANES]` (float32, contiguous, any alignment; not bounds-checked).
+load: Callable[[NDArray[np.float32], int], F32] = _intrinsic(_load)
 
+
+def _store(_context: Any, array: Any, _at: Any, _value: Any) -> Any:
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         array_value, index, lanes = args
         target = _pointer(context, builder, signature.args[0], array_value, index, _FLOATS)
@@ -201,10 +205,11 @@ def store(_typingctx: Any, array: Any, at: Any, value: Any) -> Any:
     return types.void(array, types.intp, _lanes), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def store_bytes(_typingctx: Any, array: Any, at: Any, value: Any) -> Any:
-    """Low byte of each lane's integer to `array[at : at + LANES]` (uint8; lanes hold integers that fit int32)."""
+#: Lanes to `array[at : at + LANES]` (float32, contiguous; not bounds-checked).
+store: Callable[[NDArray[np.float32], int, F32], None] = _intrinsic(_store)
 
+
+def _store_bytes(_context: Any, array: Any, _at: Any, _value: Any) -> Any:
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         array_value, index, lanes = args
         target = _pointer(context, builder, signature.args[0], array_value, index, _BYTES)
@@ -214,10 +219,5 @@ def store_bytes(_typingctx: Any, array: Any, at: Any, value: Any) -> Any:
     return types.void(array, types.intp, _lanes), generate
 
 
-if TYPE_CHECKING:  # the same functions, for type checkers
-
-    def spread(value: np.float32, /) -> F32: ...  # type: ignore[no-redef]
-    def largest(a: F32, /) -> np.float32: ...  # type: ignore[no-redef]
-    def load(array: NDArray[np.float32], at: int, /) -> F32: ...  # type: ignore[no-redef]
-    def store(array: NDArray[np.float32], at: int, value: F32, /) -> None: ...  # type: ignore[no-redef]
-    def store_bytes(array: NDArray[np.uint8], at: int, value: F32, /) -> None: ...  # type: ignore[no-redef]
+#: Low byte of each lane's integer to `array[at : at + LANES]` (uint8; lanes hold integers that fit int32).
+store_bytes: Callable[[NDArray[np.uint8], int, F32], None] = _intrinsic(_store_bytes)

@@ -48,9 +48,7 @@ def quantize(source: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
                     code = i * LANES + b * PARTS + 2 * p
                     even = grid.codes[code]
                     odd = grid.codes[code + 1]
-                    out[at + WEIGHTS + WEIGHTS * p + i] = (even & np.uint8(15)) | (
-                        (odd & np.uint8(15)) << np.uint8(4)
-                    )
+                    out[at + WEIGHTS + WEIGHTS * p + i] = (even & np.uint8(15)) | ((odd & np.uint8(15)) << np.uint8(4))
                     high |= (even >> np.uint8(4)) << np.uint8(2 * p)
                     high |= (odd >> np.uint8(4)) << np.uint8(2 * p + 1)
                 out[at + i] = high
