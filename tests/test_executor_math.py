@@ -126,10 +126,10 @@ def test_mrope_sections_change_nothing_for_text() -> None:
 
 def engine_yarn_angle(position: int, pair: int, dims: int, base: float, scaling: RopeScaling) -> tuple[float, float]:
     """Angle and magnitude by llama.cpp's way of putting it: interpolated and extrapolated angle, mixed by a ramp."""
-    assert scaling.original_context_length is not None
+    original = scaling.original_context_length or 0
 
     def correction(turns: float) -> float:
-        return dims * math.log(scaling.original_context_length / (turns * 2 * math.pi)) / (2 * math.log(base))
+        return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     low = max(0, math.floor(correction(scaling.yarn_beta_fast or 32.0)))
     high = min(dims - 1, math.ceil(correction(scaling.yarn_beta_slow or 1.0)))

@@ -129,11 +129,11 @@ def by_the_book(kind: str, ids: list[int], inv_freq: F32) -> tuple[F32, F32]:
             for h in range(HEADS):
                 scores = np.array([math.exp(q[h] @ k[h // 2] / math.sqrt(DIMS)) for k in keys])
                 heads.append(sum(s * v[h // 2] for s, v in zip(scores / scores.sum(), values, strict=True)))
-            x = x + w[f"{at}self_attn.o_proj.weight"] @ np.concatenate(heads)
-            y = norm(x, f"{at}post_attention_layernorm.weight")
+            mixed = x + w[f"{at}self_attn.o_proj.weight"] @ np.concatenate(heads)
+            y = norm(mixed, f"{at}post_attention_layernorm.weight")
             gate = w[f"{at}mlp.gate_proj.weight"] @ y
             up = w[f"{at}mlp.up_proj.weight"] @ y
-            out.append(x + w[f"{at}mlp.down_proj.weight"] @ (gate / (1 + np.exp(-gate)) * up))
+            out.append(mixed + w[f"{at}mlp.down_proj.weight"] @ (gate / (1 + np.exp(-gate)) * up))
         states = np.array(out)
         inputs.append(states)
     head = w.get("lm_head.weight", w["model.embed_tokens.weight"])
@@ -208,8 +208,10 @@ def write_gguf(path: Path, kind: str) -> Path:
             what = ".".join(parts[2:-1])
             if kind == "llama" and what in ("self_attn.q_proj", "self_attn.k_proj"):
                 heads = HEADS if what == "self_attn.q_proj" else KV
-                values = values.reshape(heads, 2, DIMS // 2, HIDDEN).swapaxes(1, 2).reshape(values.shape)
-            tensors[f"blk.{parts[1]}.{names[what]}.{parts[-1]}"] = values
+                pairs = values.reshape(heads, 2, DIMS // 2, HIDDEN).swapaxes(1, 2).reshape(values.shape)
+            else:
+                pairs = values
+            tensors[f"blk.{parts[1]}.{names[what]}.{parts[-1]}"] = pairs
         else:
             ours = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}[parts[0]]
             tensors[f"{ours}.weight"] = values

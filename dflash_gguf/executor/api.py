@@ -82,7 +82,7 @@ def draft(
     limits, sampling = limits or Limits(), sampling or Sampling()
     _require_ranges(limits, sampling)
     probe, budget = Probe(keep=trace is not None), Budget(memory)
-    with ExitStack() as files, one_blas_thread():
+    with ExitStack() as files, one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
         spec, weights = open_draft(file, budget, files)
         if not 0 <= anchor < spec.vocab_size:
             raise UsageError(f"token {anchor} is not one of {spec.vocab_size}", where="--anchor")
@@ -124,7 +124,7 @@ def generate(
     limits, sampling = limits or Limits(), sampling or Sampling()
     _require_ranges(limits, sampling)
     probe, budget = Probe(keep=trace is not None, numbered=True), Budget(memory)
-    with ExitStack() as files, one_blas_thread():
+    with ExitStack() as files, one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
         spec, weights = open_draft(file, budget, files)
         opened = open_target(target, budget, files, row_by_row=True)
         model = numpy_target(opened, spec)
