@@ -60,7 +60,13 @@ def golden_inputs(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     out = tmp_path_factory.mktemp("golden")
     subprocess.run(["tar", "xf", shared / "tokenizers/qwen3.tar.xz", "-C", out], check=True)
     for name, (seed, changes) in GOLDENS.items():
-        command = [sys.executable, shared / "tools/make_checkpoint.py", out / name, "--tokenizer", out / "qwen3"]
+        command: list[str | Path] = [
+            sys.executable,
+            shared / "tools/make_checkpoint.py",
+            out / name,
+            "--tokenizer",
+            out / "qwen3",
+        ]
         command += ["--config", shared / "facts/configs/GLM-5.3-Flash-DFlash2/config.json", "--shrink", *seed]
         command += ["--set", "vocab_size=151936", "dflash_config.mask_token_id=151669", *changes]
         subprocess.run(command, check=True, capture_output=True)
@@ -73,7 +79,12 @@ def test_outputs_equal_the_reference(name: str, golden_inputs: Path, shared: Pat
     options = Options(types=("bf16", "q8_0", "q4_k_m"), out=pattern)
     convert(golden_inputs / name / "draft", golden_inputs / name / "target", options)
     for golden, written in (("bf16", "BF16"), ("Q8_0", "Q8_0"), ("Q4_K_M", "Q4_K_M")):
-        command = [sys.executable, shared / "tools/gguf_digest.py", "--cmp", shared / f"golden/{name}-{golden}.json"]
+        command: list[str | Path] = [
+            sys.executable,
+            shared / "tools/gguf_digest.py",
+            "--cmp",
+            shared / f"golden/{name}-{golden}.json",
+        ]
         result = subprocess.run([*command, tmp_path / f"{written}.gguf"], capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stdout
         assert "0 differ" in result.stdout
@@ -201,7 +212,7 @@ def test_shards_and_the_model_prefix_change_nothing(target: Path, tmp_path: Path
     sharded.mkdir()
     (sharded / "config.json").write_text(json.dumps(config))
     names = list(tensors)
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number in range(3):
         part = {name: tensors[name] for name in names[number::3]}
         file = f"model-{number + 1:05d}-of-00003.safetensors"

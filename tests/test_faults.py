@@ -35,7 +35,18 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def start(pair: tuple[Path, Path], out: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "dflash_gguf", "convert", pair[0], "--target", pair[1], "--out", out, "--force"]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "dflash_gguf",
+        "convert",
+        pair[0],
+        "--target",
+        pair[1],
+        "--out",
+        out,
+        "--force",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen([*command, *more], env=environment, stderr=subprocess.PIPE, text=True)
 

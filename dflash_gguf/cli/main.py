@@ -22,6 +22,7 @@ INTERRUPTED = 130
 #: command → what the list of commands says of it; module `dflash_gguf.cli.<command>` holds a function `run`
 COMMANDS: dict[str, str] = {
     "convert": "Convert a DFlash checkpoint and its target's tokenizer to GGUF.",
+    "quantize": "Quantize a draft that is GGUF already.",
     "inspect": "Show what a GGUF file is.",
 }
 

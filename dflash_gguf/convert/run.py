@@ -91,7 +91,7 @@ class _Writer:
             return None if self.stop else next(self.tiles, None)
 
     def _work(self) -> None:
-        reader = TileReader(rope_is_neox=self.plan.rope_is_neox, head=self.plan.spec.key_length)
+        reader = TileReader(self.plan.head)
         try:
             while (tile := self._next()) is not None:
                 self._convert(tile, reader)
@@ -100,8 +100,7 @@ class _Writer:
             raise
 
     def _convert(self, tile: _Tile, reader: TileReader) -> None:
-        pair = self.plan.outputs[0].tensors[tile.index].pair
-        size = reader.read(pair, tile.first, tile.rows)
+        size = reader.read(self.plan.outputs[0].tensors[tile.index], tile.first, tile.rows)
         for file, output in zip(self.files, self.plan.outputs, strict=True):
             out = output.tensors[tile.index].out
             row_bytes = tensor_bytes(out.type, out.shape[0])
@@ -111,12 +110,11 @@ class _Writer:
 
 
 def _tiles(plan: Plan) -> Iterator[_Tile]:
-    head = plan.spec.key_length
     for index, tensor in enumerate(plan.outputs[0].tensors):
         row = tensor.out.shape[0]
         total = tensor.out.n_weights // row
         rows = max(1, TILE // row)
-        if tensor.pair.tensor.rotary:
-            rows = max(head, rows // head * head)  # whole heads, whose rows may have to be permuted
+        if tensor.permuted:
+            rows = max(1, rows // plan.head) * plan.head
         for first in range(0, total, rows):
             yield _Tile(index, first, min(rows, total - first))

@@ -11,7 +11,7 @@ from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.gguf.types import GGMLType, tensor_bytes
 
 if TYPE_CHECKING:
-    from dflash_gguf.convert.sources import Pair
+    from dflash_gguf.convert.plan import PlannedTensor
 
 _Bits: TypeAlias = NDArray[np.uint16] | NDArray[np.uint32]
 
@@ -23,29 +23,28 @@ _RAW = {"BF16": GGMLType.BF16, "F16": GGMLType.F16, "F32": GGMLType.F32}
 class TileReader:
     """Buffers of one thread; `read` fills them, `encode` gives the same tile in any type."""
 
-    def __init__(self, *, rope_is_neox: bool, head: int) -> None:
-        self.rope_is_neox, self.head = rope_is_neox, head
+    def __init__(self, head: int) -> None:
+        self.head = head
         self._buffer = np.empty(0, np.uint8)
         self._bits: _Bits = np.empty(0, np.uint16)
         self._dtype = "BF16"
         self._float: NDArray[np.float32] | None = None
         self._where = ""
 
-    def read(self, pair: Pair, first: int, rows: int) -> int:
+    def read(self, tensor: PlannedTensor, first: int, rows: int) -> int:
         """Read rows [first, first + rows) and check that every weight is finite; returns source bytes read."""
-        source = pair.source
-        row_bytes = source.size // (source.n_weights // source.shape[-1])
-        size = rows * row_bytes
+        source = tensor.source
+        row = source.shape[-1]
+        size = rows * row * source.size // source.n_weights
         if self._buffer.size < size:
             self._buffer = np.empty(size, np.uint8)
         raw = self._buffer[:size]
-        source.source.read_into(source.offset + first * row_bytes, raw.data)
+        source.source.read_into(source.offset + first * size // rows, raw.data)
         self._dtype, self._float, self._where = source.dtype, None, f"{source.source.name}: {source.name}"
         self._bits = raw.view(_NUMPY[source.dtype])
-        self._check_finite(first * source.shape[-1])
-        if pair.tensor.rotary and not self.rope_is_neox:
-            row = source.shape[-1] if len(source.shape) > 1 else 1
-            self._bits = _evens_first(self._bits, self.head, row)
+        self._check_finite(first * row)
+        if tensor.permuted:
+            self._bits = _evens_first(self._bits, self.head, row if len(source.shape) > 1 else 1)
         return size
 
     def encode(self, ggml_type: GGMLType) -> NDArray[np.uint8]:

@@ -1,0 +1,47 @@
+"""The real engine in a process of its own: greedy tokens of a target, with or without a draft, as one JSON line.
+
+usage: engine_process.py TARGET.gguf DRAFT.gguf|- N_PREDICT PROMPT_IDS(JSON)…
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import xllamacpp
+
+
+def main() -> None:
+    target, draft, n_predict, *prompts = sys.argv[1:]
+    params = xllamacpp.CommonParams()
+    params.model.path = target
+    params.n_ctx = 1024
+    params.n_parallel = 1
+    params.warmup = False
+    params.n_gpu_layers = 0
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 2
+    if draft != "-":
+        params.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_DFLASH]
+        params.speculative.draft.mparams.path = draft
+        params.speculative.draft.n_max = 7
+        params.speculative.draft.p_min = 0.0
+    server = xllamacpp.Server(params)
+    answers = []
+    for prompt in prompts:
+        request = {
+            "prompt": json.loads(prompt),
+            "n_predict": int(n_predict),
+            "temperature": 0,
+            "return_tokens": True,
+            "cache_prompt": False,
+            "ignore_eos": True,
+        }
+        answer: dict[str, Any] = server.handle_completions(request)
+        answers.append({"tokens": answer.get("tokens"), "timings": answer.get("timings"), "keys": list(answer)})
+    sys.stdout.write("ANSWER " + json.dumps(answers) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
