@@ -40,7 +40,7 @@ class Finding:
 
     def fingerprint(self, file_name: str) -> str:
         """What a baseline knows it by: the same rule at the same place of a file of the same name."""
-        text = "\0".join((self.rule, file_name, self.where))
+        text = f"{self.rule}\0{file_name}\0{self.where}"
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 

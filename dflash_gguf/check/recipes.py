@@ -24,9 +24,7 @@ def expected_types(subject: Subject, file_type: str | None) -> dict[str, TypeCho
     return {name: choice for (name, _), choice in zip(named, choices, strict=True)}
 
 
-def main_type(
-    tensors: Mapping[str, TensorInfo], instead: Mapping[str, TypeChoice] | None = None
-) -> GGMLType | None:
+def main_type(tensors: Mapping[str, TensorInfo], instead: Mapping[str, TypeChoice] | None = None) -> GGMLType | None:
     """The type that most weights of matrices have, or (given `instead`) would have; None without matrices."""
     weights: Counter[GGMLType] = Counter()
     for name, tensor in tensors.items():

@@ -106,10 +106,11 @@ class _Scanner:
             bad = [int(np.argmax(hit)) for part in parts if (hit := (part & 0x7C00) == 0x7C00).any()]
             return min(bad) if bad else None
         mask = _EXPONENT[kind]
-        bits = raw.view(np.uint32 if kind is GGMLType.F32 else np.uint16)
+        masked: NDArray[np.uint32] | NDArray[np.uint16]
         if kind is GGMLType.F32:
-            masked: NDArray[np.uint32] | NDArray[np.uint16] = bits & np.uint32(mask)
+            masked = raw.view(np.uint32) & np.uint32(mask)
         else:
+            bits = raw.view(np.uint16)
             if len(self.masked) < len(bits):
                 self.masked = np.empty(len(bits), np.uint16)
             masked = np.bitwise_and(bits, np.uint16(mask), out=self.masked[: len(bits)])

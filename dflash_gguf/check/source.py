@@ -43,9 +43,7 @@ class SourceDraft:
 
         with Checkpoint(self.folder) as checkpoint:
             has_embedding = self.config.get("has_embed_tokens", True) is not False
-            yield pair_tensors(
-                self.spec, checkpoint.tensors, has_embed_tokens=has_embedding, where=str(self.folder)
-            )
+            yield pair_tensors(self.spec, checkpoint.tensors, has_embed_tokens=has_embedding, where=str(self.folder))
 
 
 def open_source(place: Place) -> SourceDraft:

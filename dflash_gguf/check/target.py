@@ -62,12 +62,34 @@ class Target:
 #: Architectures (GGUF's name, or HF's without "ForCausalLM" and the like) that set every block's input. Source:
 #: llama.cpp's model graphs. The second set hands out the last block's output too.
 _EXPOSING = frozenset(
-    "llama mistral nanbeige qwen3 qwen3moe qwen3next qwen35 qwen35moe qwen4exp gemma4 gemma4unified museglimmer "
-    "bailingmoe3 bailingmoev3 bailingmoev3vl hunyuanvl gptoss lfm2 lfm2moe minimax01 minimaxtext01 minimaxm1 "
-    "minimaxm2".split()
+    [
+        "llama",
+        "mistral",
+        "nanbeige",
+        "qwen3",
+        "qwen3moe",
+        "qwen3next",
+        "qwen35",
+        "qwen35moe",
+        "qwen4exp",
+        "gemma4",
+        "gemma4unified",
+        "museglimmer",
+        "bailingmoe3",
+        "bailingmoev3",
+        "bailingmoev3vl",
+        "hunyuanvl",
+        "gptoss",
+        "lfm2",
+        "lfm2moe",
+        "minimax01",
+        "minimaxtext01",
+        "minimaxm1",
+        "minimaxm2",
+    ]
 )
 _EXPOSING_LAST = frozenset(
-    "deepseek4 deepseekv4 nemotronh nemotronhmoe nemotronhpuzzle mimo2 mimov2 mimov2flash".split()
+    ["deepseek4", "deepseekv4", "nemotronh", "nemotronhmoe", "nemotronhpuzzle", "mimo2", "mimov2", "mimov2flash"]
 )
 
 

@@ -51,14 +51,15 @@ class TileReader:
         """The tile in `ggml_type`; valid until the next `read`."""
         if ggml_type is _RAW[self._dtype]:
             return self._bits.view(np.uint8)
-        from dflash_gguf.formats.blocks import quantize
+        from dflash_gguf.formats.blocks.codec import quantize
 
-        values = self._values()
+        values = self.values()
         out = np.empty(tensor_bytes(ggml_type, values.size), np.uint8)
         quantize(ggml_type, values, out)
         return out
 
-    def _values(self) -> NDArray[np.float32]:
+    def values(self) -> NDArray[np.float32]:
+        """The tile as float32."""
         if self._float is None:
             if self._dtype == "BF16":
                 self._float = (self._bits.astype(np.uint32) << np.uint32(16)).view(np.float32)

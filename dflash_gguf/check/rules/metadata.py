@@ -78,12 +78,15 @@ def required_keys(subject: Subject) -> Iterator[Problem]:
                 yield Problem(f"is missing ({key.type_name})", key.full)
         elif not key.fits(value):
             yield Problem(f"has type {_type(value)}, expected {key.type_name}", key.full)
-        elif key.required and isinstance(value.value, int | float) and not 0 < value.value < float("inf"):
-            if key.name != "block_size":
-                yield Problem(f"is {value.value}, expected more than 0", key.full)
+        elif key.required and key.name != "block_size" and not _is_positive(value):
+            yield Problem(f"is {value.value}, expected more than 0", key.full)
     for name, kind in _GENERAL.items():
         if (value := subject.metadata.get(name)) is not None and value.type is not kind:
             yield Problem(f"has type {_type(value)}, expected {kind.name}", name)
+
+
+def _is_positive(value: MetaValue) -> bool:
+    return not isinstance(value.value, int | float) or 0 < value.value < float("inf")
 
 
 def _type(value: MetaValue) -> str:

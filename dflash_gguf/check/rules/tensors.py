@@ -30,7 +30,7 @@ def _spelled(subject: Subject) -> dict[str, str]:
     spec = subject.spec
     if spec is None:
         return {}
-    found = {}
+    found: dict[str, str] = {}
     for name in (*subject.tensors, *subject.unsized):
         found.setdefault(subject.canonical.get(name) or name, name)
     return found
