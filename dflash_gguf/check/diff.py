@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ def _equal(one: MetaValue, other: MetaValue) -> bool:
     return one.type is other.type and (a == b or (a != a and b != b))  # noqa: PLR0124 - NaN is like NaN here
 
 
-def _tensors(headers: list[Header], sources: list[ByteSource]) -> tuple[tuple[TensorDiff, ...], int]:
+def _tensors(headers: list[Header], sources: Sequence[ByteSource]) -> tuple[tuple[TensorDiff, ...], int]:
     a, b = headers
     names = list(dict.fromkeys((*a.tensors, *b.tensors)))
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -110,7 +110,7 @@ def _tensors(headers: list[Header], sources: list[ByteSource]) -> tuple[tuple[Te
     return tuple(found), len(names) - len(found)
 
 
-def _compare(name: str, a: TensorInfo | None, b: TensorInfo | None, sources: list[ByteSource]) -> TensorDiff | None:
+def _compare(name: str, a: TensorInfo | None, b: TensorInfo | None, sources: Sequence[ByteSource]) -> TensorDiff | None:
     if a is None or b is None:
         return TensorDiff(name, a, b, problem=f"only in {'the second' if a is None else 'the first'} file")
     if a.shape != b.shape:
@@ -125,7 +125,7 @@ def _compare(name: str, a: TensorInfo | None, b: TensorInfo | None, sources: lis
     return TensorDiff(name, a, b, *_errors(a, b, sources))
 
 
-def _same_bytes(a: TensorInfo, b: TensorInfo, sources: list[ByteSource]) -> bool:
+def _same_bytes(a: TensorInfo, b: TensorInfo, sources: Sequence[ByteSource]) -> bool:
     for start in range(0, a.size, _BYTES):
         length = min(_BYTES, a.size - start)
         if sources[0].read(a.offset + start, length) != sources[1].read(b.offset + start, length):
@@ -133,7 +133,7 @@ def _same_bytes(a: TensorInfo, b: TensorInfo, sources: list[ByteSource]) -> bool
     return True
 
 
-def _errors(a: TensorInfo, b: TensorInfo, sources: list[ByteSource]) -> tuple[float, float, float]:
+def _errors(a: TensorInfo, b: TensorInfo, sources: Sequence[ByteSource]) -> tuple[float, float, float]:
     """Relative RMSE, largest error and cosine, summed in float64 a tile at a time."""
     import numpy as np
 

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
 
 def expected_types(subject: Subject, file_type: str | None) -> dict[str, TypeChoice]:
-    """What the recipe of that name gives each tensor; empty for a type that we have no recipe of."""
+    """What the recipe of that name gives each matrix of the draft; empty for a type that we have no recipe of."""
     recipe = (file_type or "").lower()
     if recipe not in RECIPES or subject.spec is None:
         return {}
-    named = [(name, tensor.shape) for name, tensor in subject.tensors.items() if tensor.shape]
+    named = [
+        (name, tensor.shape)
+        for name, tensor in subject.tensors.items()
+        if subject.canonical[name] == name and is_matrix(name, tensor.shape)
+    ]
     choices = choose_types(named, recipe, block_count=subject.spec.block_count)
     return {name: choice for (name, _), choice in zip(named, choices, strict=True)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -49,48 +50,23 @@ class Target:
     words: Callable[[int], Words]
 
     @property
-    def exposes_blocks(self) -> bool | None:
-        """Whether llama.cpp hands out this architecture's block inputs; None where we cannot tell."""
-        return True if _plain(self.architecture) in _EXPOSING | _EXPOSING_LAST else None
+    def exposes_blocks(self) -> bool:
+        """Whether llama.cpp is known to hand out this architecture's block inputs."""
+        return self.exposes_last or bool(_EXPOSING.fullmatch(_plain(self.architecture)))
 
     @property
     def exposes_last(self) -> bool:
         """Whether it also hands out the last block's output."""
-        return _plain(self.architecture) in _EXPOSING_LAST
+        return bool(_EXPOSING_LAST.fullmatch(_plain(self.architecture)))
 
 
 #: Architectures (GGUF's name, or HF's without "ForCausalLM" and the like) that set every block's input. Source:
 #: llama.cpp's model graphs. The second set hands out the last block's output too.
-_EXPOSING = frozenset(
-    [
-        "llama",
-        "mistral",
-        "nanbeige",
-        "qwen3",
-        "qwen3moe",
-        "qwen3next",
-        "qwen35",
-        "qwen35moe",
-        "qwen4exp",
-        "gemma4",
-        "gemma4unified",
-        "museglimmer",
-        "bailingmoe3",
-        "bailingmoev3",
-        "bailingmoev3vl",
-        "hunyuanvl",
-        "gptoss",
-        "lfm2",
-        "lfm2moe",
-        "minimax01",
-        "minimaxtext01",
-        "minimaxm1",
-        "minimaxm2",
-    ]
+_EXPOSING = re.compile(
+    r"llama|mistral|nanbeige|qwen3(moe|next)?|qwen35(moe)?|qwen4exp|gemma4(unified)?|museglimmer|hunyuanvl|gptoss"
+    r"|bailingmoe(3|v3(vl)?)|lfm2(moe)?|minimax(01|text01|m1|m2)"
 )
-_EXPOSING_LAST = frozenset(
-    ["deepseek4", "deepseekv4", "nemotronh", "nemotronhmoe", "nemotronhpuzzle", "mimo2", "mimov2", "mimov2flash"]
-)
+_EXPOSING_LAST = re.compile(r"deepseek(4|v4)|nemotronh(moe|puzzle)?|mimo(2|v2(flash)?)")
 
 
 def _plain(architecture: str) -> str:

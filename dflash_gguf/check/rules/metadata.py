@@ -114,11 +114,12 @@ def block_sizes(subject: Subject) -> Iterator[Problem]:
         if value.value == 16 and trained == 8:
             yield Problem("is 16, but the source says 8", key, severity=Severity.WARNING)
     if subject.version == 2:
-        for name in V2_SIZES:
-            if not subject.natural(PREFIX + name) or not BY_NAME[PREFIX + name].fits(subject.metadata[PREFIX + name]):
-                found = subject.metadata.get(PREFIX + name)
-                told = "is missing" if found is None else f"is {_shown(found)}, expected UINT32 > 0"
-                yield Problem(f"{told}: DFlash 2 needs it", PREFIX + name)
+        for name in (PREFIX + size for size in V2_SIZES):
+            found = subject.metadata.get(name)
+            if found is None and PREFIX + name not in subject.metadata:
+                yield Problem("is missing: DFlash 2 needs it", name)
+            elif found is not None and not (BY_NAME[name].fits(found) and found.value):
+                yield Problem(f"is {_shown(found)}, expected UINT32 > 0: DFlash 2 needs it", name)
 
 
 def _shown(value: MetaValue) -> str:
