@@ -127,7 +127,7 @@ def target_gguf(path: Path, *, config: Mapping[str, Any] | None = None, embeddin
         f"{arch}.block_count": MetaValue(ValueType.UINT32, config["num_hidden_layers"]),
         **{key: value for key, value in tokenizer.key_values if not key.endswith("mask_token_id")},
     }
-    ne = (config["hidden_size"], embedding_rows or config["vocab_size"])
+    ne: tuple[int, ...] = (config["hidden_size"], embedding_rows or config["vocab_size"])
     tensors = {"token_embd.weight": (GGMLType.BF16, ne, bytes(2 * ne[0] * ne[1]))}
     path.write_bytes(Parts(pairs, tensors).encode())
     return path

@@ -21,7 +21,7 @@ from dflash_gguf.check.finding import Severity
 from dflash_gguf.check.registry import Problem
 from dflash_gguf.convert.plan import PlannedTensor
 from dflash_gguf.convert.tiles import TileReader
-from dflash_gguf.formats.blocks.codec import DEQUANTIZABLE, QUANTIZABLE, dequantize
+from dflash_gguf.formats.blocks import DEQUANTIZABLE, QUANTIZABLE, dequantize
 from dflash_gguf.formats.gguf.emit import OutTensor
 from dflash_gguf.formats.gguf.types import BLOCK_SIZE, GGMLType, tensor_bytes
 
@@ -154,13 +154,13 @@ class _Comparer:
             count = min(rows, total - first)
             held = self._held(tensor, first, count)
             self.reader.read(plan, first, count)
-            source = self.reader.values()
             changed = self._changed(tensor.type, held, unit)
             differing += changed
-            with np.errstate(all="ignore"):
-                norm += float(np.dot(source, source))
-                if changed:  # tiles that are equal have the type's own error, which needs no judging
+            if changed:  # tiles that are equal have the type's own error, which needs no judging
+                source = self.reader.floats()
+                with np.errstate(all="ignore"):
                     error = dequantize(tensor.type, held) - source
+                    norm += float(np.dot(source, source))
                     squares += float(np.dot(error, error))
         rmse = sqrt(squares / norm) if norm > 0 and isfinite(squares) else float("inf") if differing else 0.0
         guess = self._guess(tensor, plan) if differing else ""
@@ -187,7 +187,7 @@ class _Comparer:
         held = self._held(tensor, 0, count)
         if tensor.type is GGMLType.F32 and len(tensor.shape) == 1:
             self.reader.read(plan, 0, 1)
-            if np.array_equal(self.reader.values() + np.float32(1), held.view(np.float32)):
+            if np.array_equal(self.reader.floats() + np.float32(1), held.view(np.float32)):
                 return ": 1 was added to every weight (norms are copied raw)"
         if tensor.type not in QUANTIZABLE:
             return ""

@@ -117,7 +117,7 @@ def _compare(name: str, a: TensorInfo | None, b: TensorInfo | None, sources: Seq
         return TensorDiff(name, a, b, problem="the shapes differ")
     if a.type is b.type and _same_bytes(a, b, sources):
         return None
-    from dflash_gguf.formats.blocks.codec import DEQUANTIZABLE
+    from dflash_gguf.formats.blocks import DEQUANTIZABLE
 
     for tensor in (a, b):
         if tensor.type not in DEQUANTIZABLE:
@@ -155,7 +155,7 @@ def _errors(a: TensorInfo, b: TensorInfo, sources: Sequence[ByteSource]) -> tupl
 def _weights(source: ByteSource, tensor: TensorInfo, first: int, count: int) -> NDArray[Any]:
     import numpy as np
 
-    from dflash_gguf.formats.blocks.codec import dequantize
+    from dflash_gguf.formats.blocks import dequantize
 
     per_block, size = BLOCK_SIZE[GGMLType(tensor.type)]
     raw = np.empty(tensor_bytes(tensor.type, count), np.uint8)

@@ -77,7 +77,7 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except _Interrupted:
         _debug()
-        complain("interrupted: nothing was replaced")
+        complain("interrupted: no partial output is left")
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader of a pipe has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

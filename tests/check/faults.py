@@ -434,10 +434,19 @@ def _as_u64(key: str) -> Build:
     return build
 
 
-REQUIRED = (
-    "block_count context_length embedding_length feed_forward_length attention.head_count attention.head_count_kv "
-    "attention.key_length attention.value_length attention.layer_norm_rms_epsilon rope.freq_base block_size"
-).split()
+REQUIRED = [
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.layer_norm_rms_epsilon",
+    "rope.freq_base",
+    "block_size",
+]
 for _name in REQUIRED:
     breaks("KV102", f"dflash.{_name}")(_without(f"dflash.{_name}"))
     breaks("KV102", f"dflash.{_name}")(_as_u64(f"dflash.{_name}"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from builders import v1_config, v2_config
 from builders_gguf import target_gguf
-from check.faults import FAULTS, NAME, Workshop, quantized
 
+from check.faults import FAULTS, NAME, Workshop, quantized
 from dflash_gguf.check import FileReport, check
 from dflash_gguf.check.registry import all_rules
 

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.errors import ModelError
+from dflash_gguf.model.tokenizer.files import brief
 
 if TYPE_CHECKING:
     from dflash_gguf.model.tokenizer.files import Target
@@ -35,6 +36,9 @@ _DEEPSEEK3 = (
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
 )
 _CHINESE_JAPANESE = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+
+#: Characters of a step that a message shows: the longest known regex has 270.
+_LONGEST_SHOWN = 400
 
 _BYTES = "ByteLevel"
 #: steps → ((architecture pattern, name), …); the first pattern that matches wins.
@@ -70,7 +74,7 @@ def require_pre(target: Target) -> str:
         found = ", ".join(name for _, name in _FAMILIES[steps])
         message = f"its splitting is that of {found}, the architecture ({target.architecture or 'none'}) of neither"
     else:
-        message = f"unknown way of splitting text: {' then '.join(map(ascii, steps)) or 'none at all'}"
+        message = f"unknown way of splitting text: {' then '.join(map(_printable, steps)) or 'none at all'}"
     raise ModelError(message, where=target.tokenizer_path, hint="name the one it needs with --tokenizer-pre NAME")
 
 
@@ -115,7 +119,11 @@ def _step(part: Any) -> str:
     behavior, invert = part.get("behavior"), part.get("invert", False)
     # pieces that match are kept apart; where a regex matches all text, keeping only matches is the same
     plain = (behavior, invert) in (("Isolated", False), ("Removed", True))
-    return _one_spelling(regex) if plain else f"Split {behavior} {invert} {_one_spelling(regex)}"
+    return _one_spelling(regex) if plain else f"Split {brief(behavior)} {brief(invert)} {_one_spelling(regex)}"
+
+
+def _printable(step: str) -> str:
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in step[:_LONGEST_SHOWN])
 
 
 def _one_spelling(regex: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.errors import FormatError
 from dflash_gguf.model.tokenizer.added import SPECIAL_WORDS
-from dflash_gguf.model.tokenizer.files import as_list, as_object
+from dflash_gguf.model.tokenizer.files import as_list, as_object, brief
 
 if TYPE_CHECKING:
     from dflash_gguf.model.tokenizer.files import Target
@@ -82,7 +82,7 @@ def _read_post_processor(target: Target, draft: _Draft) -> None:
         elif kind == "TemplateProcessing":
             _read_template(part, draft, has_settings=bool(target.settings), where=where)
         else:
-            draft.warn(f"post_processor {kind!a} is not read: add_bos and add_eos come from elsewhere")
+            draft.warn(f"post_processor {brief(kind)} is not read: add_bos and add_eos come from elsewhere")
 
 
 def _read_template(part: dict[str, Any], draft: _Draft, *, has_settings: bool, where: str) -> None:
@@ -107,7 +107,7 @@ def _read_first(first: str, draft: _Draft, *, has_settings: bool) -> None:
     known = first in (draft.named["bos"], draft.named["cls"])
     draft.flags["bos"] = known
     if not known:
-        draft.warn(f"post_processor begins with {first!a}, which is not the bos token: add_bos is false")
+        draft.warn(f"post_processor begins with {brief(first)}, which is not the bos token: add_bos is false")
 
 
 def _read_last(last: str, draft: _Draft, *, has_settings: bool) -> None:
@@ -178,4 +178,6 @@ def _config_id(target: Target, word: str) -> int | None:
 
 def _require_row(word: str, token_id: int, vocab_size: int, where: str) -> None:
     if not 0 <= token_id < vocab_size:
-        raise FormatError(f"{word}_token_id is {token_id}, the vocabulary has rows 0 … {vocab_size - 1}", where=where)
+        raise FormatError(
+            f"{word}_token_id is {brief(token_id)}, the vocabulary has rows 0 … {vocab_size - 1}", where=where
+        )
