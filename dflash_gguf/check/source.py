@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +47,8 @@ class SourceDraft:
 
 def open_source(place: Place) -> SourceDraft:
     """Read a checkpoint's config. Raises UsageError (no such folder), FormatError or ModelError (no DFlash draft)."""
+    import hashlib
+
     folder = place.path
     config = read_config(folder)
     reading = spec_from_config(config, None, where=str(folder / "config.json"))
