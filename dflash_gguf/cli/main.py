@@ -26,6 +26,9 @@ COMMANDS: dict[str, str] = {
     "inspect": "Show what a GGUF file is.",
     "draft": "Draft one block with the numpy executor.",
     "generate": "Generate with a draft and its target, both in numpy.",
+    "check": "Find every way a draft file is silently bad.",
+    "explain": "Explain a rule of check.",
+    "diff": "Compare two GGUF files.",
 }
 
 
