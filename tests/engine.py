@@ -77,7 +77,7 @@ def _sizes(config: dict[str, Any]) -> dict[str, int]:
 
 
 def ask_engine(target: Path, draft: Path | None, prompts: list[list[int]], n_predict: int) -> list[dict[str, Any]]:
-    """Greedy tokens and timings for each prompt."""
+    """Greedy text and timings for each prompt."""
     command = [sys.executable, SCRIPT, target, draft or "-", str(n_predict), *map(json.dumps, prompts)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     answers = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]

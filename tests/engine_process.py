@@ -1,4 +1,4 @@
-"""The real engine in a process of its own: greedy tokens of a target, with or without a draft, as one JSON line.
+"""The real engine in a process of its own: greedy text of a target, with or without a draft, as one JSON line.
 
 usage: engine_process.py TARGET.gguf DRAFT.gguf|- N_PREDICT PROMPT_IDS(JSON)…
 """
@@ -33,12 +33,11 @@ def main() -> None:
             "prompt": json.loads(prompt),
             "n_predict": int(n_predict),
             "temperature": 0,
-            "return_tokens": True,
             "cache_prompt": False,
             "ignore_eos": True,
         }
         answer: dict[str, Any] = server.handle_completions(request)
-        answers.append({"tokens": answer.get("tokens"), "timings": answer.get("timings"), "keys": list(answer)})
+        answers.append({"text": answer["choices"][0]["text"], "timings": answer["timings"]})
     sys.stdout.write("ANSWER " + json.dumps(answers) + "\n")
     sys.stdout.flush()
 

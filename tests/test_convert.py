@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import (
+    GOLDENS,
     bf16,
     random_tensors,
     safetensors_bytes,
@@ -27,11 +28,6 @@ from dflash_gguf.convert import Options, convert
 from dflash_gguf.errors import DflashError, FormatError, ModelError, UsageError
 from dflash_gguf.formats.gguf.scan import Header, scan_header
 from dflash_gguf.formats.gguf.values import Array
-
-GOLDENS = {
-    "glm53flash": (["--seed", "11"], []),
-    "odd": (["--seed", "18"], ["hidden_size=544", "intermediate_size=1056", "dflash_config.selector_rank=48"]),
-}
 
 
 def header_of(path: Path) -> Header:
@@ -51,25 +47,6 @@ def tensor_bytes_of(path: Path, name: str) -> bytes:
 def one(draft: Path, target: Path, tmp_path: Path, kind: str = "bf16", **options: Any) -> Path:
     out = tmp_path / f"out-{kind}.gguf"
     convert(draft, target, Options(types=(kind,), out=str(out), **options))
-    return out
-
-
-@pytest.fixture(scope="session")
-def golden_inputs(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkpoints of the golden results, made as their README says."""
-    out = tmp_path_factory.mktemp("golden")
-    subprocess.run(["tar", "xf", shared / "tokenizers/qwen3.tar.xz", "-C", out], check=True)
-    for name, (seed, changes) in GOLDENS.items():
-        command: list[str | Path] = [
-            sys.executable,
-            shared / "tools/make_checkpoint.py",
-            out / name,
-            "--tokenizer",
-            out / "qwen3",
-        ]
-        command += ["--config", shared / "facts/configs/GLM-5.3-Flash-DFlash2/config.json", "--shrink", *seed]
-        command += ["--set", "vocab_size=151936", "dflash_config.mask_token_id=151669", *changes]
-        subprocess.run(command, check=True, capture_output=True)
     return out
 
 
@@ -292,6 +269,16 @@ def test_faulty_tensors_are_refused(name: str, kind: str, target: Path, tmp_path
         one(draft, target, tmp_path, kind)
     assert complaint in str(caught.value)
     assert [path.name for path in tmp_path.iterdir() if "gguf" in path.name] == []
+
+
+@pytest.mark.parametrize(("kind", "value"), [("f16", 1e5), ("q4_0", 1e6), ("q8_0", 1e7), ("bf16", 3.4e38)])
+def test_a_weight_that_the_type_cannot_hold_is_refused(kind: str, value: float, target: Path, tmp_path: Path) -> None:
+    tensors = random_tensors(v1_config(), dtype="F32")
+    tensors["fc.weight"][3, 5] = value
+    draft = write_draft(tmp_path / "d", v1_config(), tensors, dtype="F32")
+    with pytest.raises(ModelError, match=f"is too large for {kind.upper()}"):
+        one(draft, target, tmp_path, kind)
+    one(draft, target, tmp_path, "f32")
 
 
 def test_the_first_ten_missing_are_named(target: Path, tmp_path: Path) -> None:

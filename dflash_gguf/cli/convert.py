@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from dflash_gguf.cli.output import complain, emit_json, progress_bar, safe, say, size_text, table
+from dflash_gguf.cli.plan_view import listening, report_files, show_plan, tell
 from dflash_gguf.errors import UsageError
-
-if TYPE_CHECKING:
-    from dflash_gguf.convert.plan import OutputPlan, Plan
 
 
 def run(
@@ -57,21 +54,13 @@ def run(
         force=force,
     )
     if dry_run:
-        _show_plan(plan_only(Path(draft), Path(target), options), as_json=as_json)
+        plan = plan_only(Path(draft), Path(target), options)
+        tell(plan)
+        show_plan(plan, as_json=as_json)
         return
-    with progress_bar("converting") as (set_total, advance):
-
-        def on_plan(plan: Plan) -> None:
-            _tell(plan)
-            set_total(sum(tensor.pair.source.size for tensor in plan.outputs[0].tensors))
-
-        done = convert(Path(draft), Path(target), options, progress=advance, on_plan=on_plan)
-    if as_json:
-        emit_json({"files": [_file(output) for output in done.plan.outputs], "seconds": round(done.seconds, 3)})
-        return
-    for output in done.plan.outputs:
-        tensors = f"{len(output.tensors)} tensors" + _fallbacks(output)
-        say(f"{safe(str(output.path))}: {output.recipe.upper()}, {size_text(output.header.file_size)}, {tensors}")
+    with listening("converting") as listener:
+        done = convert(Path(draft), Path(target), options, listener)
+    report_files(done.plan, done.seconds, as_json=as_json)
 
 
 def _layer_ids(text: str | None) -> tuple[int, ...] | None:
@@ -85,77 +74,3 @@ def _layer_ids(text: str | None) -> tuple[int, ...] | None:
     if not ids or ids != sorted(set(ids)) or ids[0] < 0:
         raise UsageError(f"{text!r} is no increasing list of layer ids", where="--target-layers")
     return tuple(item + 1 for item in ids)
-
-
-def _tell(plan: Plan) -> None:
-    for warning in plan.warnings:
-        complain(f"warning: {warning}")
-    for name, reason in plan.dropped:
-        complain(f"note: {name} is left out: {reason}")
-
-
-def _fallbacks(output: OutputPlan) -> str:
-    count = sum(tensor.reason.startswith("fallback") for tensor in output.tensors)
-    return f", {count} of them in a fallback type (--dry-run lists them)" if count else ""
-
-
-def _file(output: OutputPlan) -> dict[str, Any]:
-    from dflash_gguf.convert.api import file_sha256
-
-    return {
-        "path": str(output.path),
-        "type": output.recipe.upper(),
-        "bytes": output.header.file_size,
-        "sha256": file_sha256(output),
-        "tensors": len(output.tensors),
-    }
-
-
-def _show_plan(plan: Plan, *, as_json: bool) -> None:
-    _tell(plan)
-    if as_json:
-        emit_json({"files": [_planned(output) for output in plan.outputs]})
-        return
-    for output in plan.outputs:
-        header = len(output.header.data)
-        say(f"{safe(str(output.path))}: {output.recipe.upper()}")
-        rows = [("tensor", "source", "ne", "type", "bytes", "bits/weight", "why")]
-        rows += [
-            (
-                tensor.out.name,
-                safe(tensor.pair.source.name),
-                "×".join(map(str, tensor.out.shape)),
-                tensor.out.type.name,
-                f"{tensor.out.size:,}",
-                f"{8 * tensor.out.size / tensor.out.n_weights:.2f}",
-                tensor.reason,
-            )
-            for tensor in output.tensors
-        ]
-        for line in table(rows, right=(4, 5)):
-            say("  " + line)
-        weights = sum(tensor.out.n_weights for tensor in output.tensors)
-        size = output.header.file_size
-        bits = 8 * (size - header) / weights
-        say(f"  header {header:,} B, tensor data {size - header:,} B, file {size_text(size)}, {bits:.2f} bits/weight")
-
-
-def _planned(output: OutputPlan) -> dict[str, Any]:
-    return {
-        "path": str(output.path),
-        "type": output.recipe.upper(),
-        "bytes": output.header.file_size,
-        "header_bytes": len(output.header.data),
-        "tensors": [
-            {
-                "name": tensor.out.name,
-                "source": tensor.pair.source.name,
-                "shape": list(tensor.out.shape),
-                "type": tensor.out.type.name,
-                "bytes": tensor.out.size,
-                "bits_per_weight": 8 * tensor.out.size / tensor.out.n_weights,
-                "reason": tensor.reason,
-            }
-            for tensor in output.tensors
-        ],
-    }

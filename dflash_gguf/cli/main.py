@@ -22,7 +22,13 @@ INTERRUPTED = 130
 #: command → what the list of commands says of it; module `dflash_gguf.cli.<command>` holds a function `run`
 COMMANDS: dict[str, str] = {
     "convert": "Convert a DFlash checkpoint and its target's tokenizer to GGUF.",
+    "quantize": "Quantize a draft that is GGUF already.",
     "inspect": "Show what a GGUF file is.",
+    "check": "Find every way a draft file is silently bad.",
+    "explain": "Explain a rule of check.",
+    "diff": "Compare two GGUF files.",
+    "draft": "Draft one block with the numpy executor.",
+    "generate": "Generate with a draft and its target, both in numpy.",
 }
 
 
@@ -73,7 +79,7 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except _Interrupted:
         _debug()
-        complain("interrupted: nothing was replaced")
+        complain("interrupted: no partial output is left")
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader of a pipe has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

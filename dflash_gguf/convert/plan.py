@@ -14,12 +14,12 @@ from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.gguf.emit import EncodedHeader, OutTensor, encode_header
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import MetaValue
+from dflash_gguf.formats.safetensors import SourceTensor
 from dflash_gguf.model.checkpoint import Checkpoint, Identity, existing_folder, read_config
-from dflash_gguf.model.config import spec_from_config
+from dflash_gguf.model.config import ConfigReading, spec_from_config
 from dflash_gguf.model.metadata import ARCHITECTURE, encode_spec, general_pairs
 from dflash_gguf.model.provenance import draft_name, provenance_pairs, read_card, size_label, target_identity
 from dflash_gguf.model.recipe import RECIPES, Override, choose_types
-from dflash_gguf.model.spec import DraftSpec
 from dflash_gguf.model.tokenizer import load_tokenizer
 
 
@@ -39,11 +39,15 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTensor:
-    """One tensor of an output: its source, what is written, why it has its type."""
+    """One tensor of an output: its source, what is written, why it has its type.
 
-    pair: Pair
+    `permuted` rows are laid out per head and change from interleaved to NeoX order on the way.
+    """
+
+    source: SourceTensor
     out: OutTensor
     reason: str
+    permuted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,15 @@ class OutputPlan:
 class Plan:
     """A whole conversion; all outputs have the same tensors in the same order."""
 
-    spec: DraftSpec
     outputs: tuple[OutputPlan, ...]
-    dropped: tuple[tuple[str, str], ...]
-    warnings: tuple[str, ...]
-    parameters: int
-    rope_is_neox: bool
+    head: int  # rows of one attention head
+    dropped: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes of tensor data that will be read."""
+        return sum(tensor.source.size for tensor in self.outputs[0].tensors)
 
 
 def make_plan(checkpoint: Checkpoint, target: Path, options: Options) -> Plan:
@@ -101,13 +108,13 @@ def make_plan(checkpoint: Checkpoint, target: Path, options: Options) -> Plan:
     ]
     outputs = []
     for recipe, path in paths.items():
-        tensors = _planned(pairing.pairs, recipe, spec, options)
+        tensors = _planned(pairing.pairs, recipe, reading, options)
         metadata = [*common, *general_pairs(recipe.upper()), *encode_spec(spec), *tokenizer.key_values]
         header = encode_header(metadata, [tensor.out for tensor in tensors])
         outputs.append(OutputPlan(path, recipe, header, tensors))
     check_room({output.path: output.header.file_size for output in outputs})
     warnings = (*reading.warnings, *tokenizer.warnings)
-    return Plan(spec, tuple(outputs), pairing.dropped, warnings, parameters, reading.rope_is_neox)
+    return Plan(tuple(outputs), spec.key_length, pairing.dropped, warnings)
 
 
 def output_paths(options: Options, target_name: str) -> dict[str, Path]:
@@ -135,12 +142,21 @@ def _refuse_pickles(draft: Path) -> None:
         raise ModelError("a mask embedding of its own is not supported yet (and is never unpickled)", where=str(path))
 
 
-def _planned(pairs: Sequence[Pair], recipe: str, spec: DraftSpec, options: Options) -> tuple[PlannedTensor, ...]:
+def _planned(pairs: Sequence[Pair], recipe: str, reading: ConfigReading, options: Options) -> tuple[PlannedTensor, ...]:
     named = [(pair.tensor.gguf_name, pair.tensor.ne) for pair in pairs]
     choices = choose_types(
-        named, recipe, block_count=spec.block_count, overrides=options.overrides, fallback=options.fallback
+        named,
+        recipe,
+        block_count=reading.spec.block_count,
+        overrides=options.overrides,
+        fallback=options.fallback,
     )
     return tuple(
-        PlannedTensor(pair, OutTensor(name, choice.type, ne), choice.reason)
+        PlannedTensor(
+            pair.source,
+            OutTensor(name, choice.type, ne),
+            choice.reason,
+            permuted=pair.tensor.rotary and not reading.rope_is_neox,
+        )
         for pair, (name, ne), choice in zip(pairs, named, choices, strict=True)
     )

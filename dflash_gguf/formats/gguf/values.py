@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias
 
 from dflash_gguf.formats.gguf.types import SCALAR_FORMAT, ValueType
@@ -36,9 +37,10 @@ class Array:
     @classmethod
     def of_strings(cls, items: list[bytes]) -> Array:
         """Encode strings given as UTF-8 bytes."""
-        pack = struct.Struct("<Q").pack
-        parts = [part for item in items for part in (pack(len(item)), item)]
-        return cls(ValueType.STRING, len(items), b"".join(parts))
+        lengths = list(map(len, items))
+        prefixes = {length: struct.pack("<Q", length) for length in set(lengths)}
+        parts = zip(map(prefixes.__getitem__, lengths), items, strict=True)
+        return cls(ValueType.STRING, len(items), b"".join(chain.from_iterable(parts)))
 
     def strings(self) -> Iterator[bytes]:
         """The strings' bytes, in order; nothing is decoded."""

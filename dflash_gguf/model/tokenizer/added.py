@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.errors import FormatError
-from dflash_gguf.model.tokenizer.files import as_list, as_object, read_object
+from dflash_gguf.model.checkpoint import read_json
+from dflash_gguf.model.tokenizer.files import as_list, as_object, brief
 
 if TYPE_CHECKING:
     from dflash_gguf.model.tokenizer.files import Target
@@ -55,7 +56,7 @@ def listed_tokens(target: Target, base: dict[str, int]) -> dict[str, Added]:
         token = _parse(entry, as_object(entry, where).get("id"), where)
         known = tokens[token.text].id if token.text in tokens else base.get(token.text, token.id)
         if known != token.id:
-            raise FormatError(f"{token.text!a} has two ids, {known} and {token.id}", where=where)
+            raise FormatError(f"{brief(token.text)} has two ids, {known} and {token.id}", where=where)
         tokens[token.text] = token
     return tokens
 
@@ -72,9 +73,10 @@ def all_added(target: Target, listed: dict[str, Added], base: dict[str, int]) ->
     for token in _listed_elsewhere(target, listed):
         known = tokens[token.text].id if token.text in tokens else base.get(token.text, token.id)
         if known != token.id:
-            warnings.append(f"token {token.text!a} has id {known} in tokenizer.json, {token.id} elsewhere")
+            warnings.append(f"token {brief(token.text)} has id {known} in tokenizer.json, {token.id} elsewhere")
         tokens[token.text] = replace(token, id=known)
-    for text in _named(target.settings or {}):
+    warnings += _renumbered(listed, base)
+    for text in _named(target):
         tokens[text] = _named_token(text, tokens, base, warnings)
     return _by_id(tokens, target.tokenizer_path), tuple(warnings)
 
@@ -90,7 +92,7 @@ def _listed_elsewhere(target: Target, listed: dict[str, Added]) -> list[Added]:
         return []
     return [
         _parse({"content": text}, token_id, str(path))
-        for text, token_id in read_object(path).items()
+        for text, token_id in read_json(path).items()
         if text not in listed
     ]
 
@@ -98,24 +100,42 @@ def _listed_elsewhere(target: Target, listed: dict[str, Added]) -> list[Added]:
 def _parse(entry: Any, token_id: Any, where: str) -> Added:
     text = as_object(entry, where).get("content")
     if not isinstance(text, str) or not text:
-        raise FormatError(f"a token's content is {text!a}, expected a text", where=where)
+        raise FormatError(f"a token's content is {brief(text)}, expected a text", where=where)
     if type(token_id) is not int or token_id < 0:
-        raise FormatError(f"the id of {text!a} is {token_id!a}, expected an integer ≥ 0", where=where)
+        raise FormatError(f"the id of {brief(text)} is {brief(token_id)}, expected an integer ≥ 0", where=where)
     special = entry.get("special") is True
     return Added(token_id, text, special, normalized=entry.get("normalized", not special) is True)
 
 
 def _decimal(key: str, where: str) -> int:
     if not (key.isascii() and key.isdigit() and len(key) < 10):
-        raise FormatError(f"{key!a} is no token id", where=where)
+        raise FormatError(f"{brief(key)} is no token id", where=where)
     return int(key)
 
 
-def _named(settings: dict[str, Any]) -> list[str]:
-    entries = [settings.get(f"{word}_token") for word in SPECIAL_WORDS]
-    for key in ("additional_special_tokens", "extra_special_tokens"):
-        more = settings.get(key)
-        entries += more if isinstance(more, list) else list(more.values()) if isinstance(more, dict) else []
+def _renumbered(listed: dict[str, Added], base: dict[str, int]) -> list[str]:
+    """The tokenizers library numbers added tokens one after the other, whatever ids a file gives them."""
+    highest = -1
+    for token in listed.values():
+        expected = base.get(token.text, max(highest + 1, len(base)))
+        if token.id != expected:
+            return [f"added token {brief(token.text)} has id {token.id}, the tokenizers library gives it {expected}"]
+        highest = max(highest, token.id)
+    return []
+
+
+def _named(target: Target) -> list[str]:
+    settings = target.settings or {}
+    sources = [settings]
+    legacy = target.folder / "special_tokens_map.json"
+    if "added_tokens_decoder" not in settings and legacy.is_file():
+        sources.append(read_json(legacy))
+    entries: list[Any] = []
+    for source in sources:
+        entries += [source.get(f"{word}_token") for word in SPECIAL_WORDS]
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            more = source.get(key)
+            entries += more if isinstance(more, list) else list(more.values()) if isinstance(more, dict) else []
     texts = (entry.get("content") if isinstance(entry, dict) else entry for entry in entries)
     return list(dict.fromkeys(text for text in texts if isinstance(text, str) and text))
 
@@ -127,7 +147,7 @@ def _named_token(text: str, tokens: dict[str, Added], base: dict[str, int], warn
     if token_id is None:  # AutoTokenizer appends such a token to the vocabulary
         highest = max((token.id for token in tokens.values()), default=-1)
         token_id = max(highest + 1, len(base))
-        warnings.append(f"special token {text!a} has no id in tokenizer.json: takes the next one, {token_id}")
+        warnings.append(f"special token {brief(text)} has no id in tokenizer.json: takes the next one, {token_id}")
     return Added(token_id, text, special=True, normalized=False)
 
 
@@ -135,7 +155,7 @@ def _by_id(tokens: dict[str, Added], where: str) -> list[Added]:
     ordered = sorted(tokens.values(), key=lambda token: token.id)
     for first, second in pairwise(ordered):
         if first.id == second.id:
-            raise FormatError(f"id {first.id} is both {first.text!a} and {second.text!a}", where=where)
+            raise FormatError(f"id {first.id} is both {brief(first.text)} and {brief(second.text)}", where=where)
     return ordered
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import gc
-import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dflash_gguf.errors import FormatError, InputError, ModelError, UsageError
+from dflash_gguf.bytesio.source import LocalFile
+from dflash_gguf.errors import FormatError, ModelError
+from dflash_gguf.model.checkpoint import read_config, read_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 #: No tokenizer file is larger; the largest known tokenizer.json (262,144 tokens) has 34 MB.
 MAX_FILE_BYTES = 256 * 1024 * 1024
+
+#: Characters of a file's own text that a message quotes.
+MAX_QUOTED = 60
 
 #: Vocabularies that are not byte-level BPE, by the file that only they have.
 _OTHER_KINDS = {
@@ -66,51 +69,28 @@ class Target:
 def read_target(folder: Path) -> Target:
     """Read the three files that decide a tokenizer.
 
-    Raises UsageError without the directory, ModelError for a tokenizer of another kind, FormatError for a file
-    that is missing or not JSON, InputError for one that cannot be read.
+    Raises UsageError without the directory, ModelError without a config.json or for a tokenizer of another kind,
+    FormatError for a file that is not JSON, InputError for one that cannot be read.
     """
-    if not folder.is_dir():
-        raise UsageError("no such directory", where=str(folder), hint="the target's checkpoint directory")
+    config = read_config(folder)
     tokenizer_file = folder / "tokenizer.json"
     if not tokenizer_file.is_file():
         raise _no_tokenizer_json(folder)
     settings_file = folder / "tokenizer_config.json"
     return Target(
         folder,
-        read_object(tokenizer_file),
-        read_object(settings_file) if settings_file.is_file() else None,
-        read_object(folder / "config.json"),
+        read_json(tokenizer_file, MAX_FILE_BYTES),
+        read_json(settings_file) if settings_file.is_file() else None,
+        config,
     )
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """One JSON object from `path`; see read_target for the errors."""
-    text = read_text(path)
-    collecting = gc.isenabled()
-    gc.disable()  # a vocabulary is half a million objects and no cycle
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise FormatError("nested too deeply to be a tokenizer's JSON", where=str(path)) from None
-    except ValueError as error:
-        raise FormatError(f"not JSON: {error}", where=str(path), hint="download the file again") from None
-    finally:
-        if collecting:
-            gc.enable()
-    return as_object(value, str(path))
 
 
 def read_text(path: Path) -> str:
     """The UTF-8 text of `path`."""
-    if not path.is_file():
-        raise FormatError("no such file", where=str(path), hint="the target's directory must hold it")
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise FormatError(f"larger than {MAX_FILE_BYTES >> 20} MiB, no tokenizer file is", where=str(path))
+    with LocalFile(path) as source:
+        if source.size > MAX_FILE_BYTES:
+            raise FormatError(f"{source.size:,} bytes, expected at most {MAX_FILE_BYTES:,}", where=str(path))
+        raw = source.read(0, source.size)
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -120,14 +100,14 @@ def read_text(path: Path) -> str:
 def as_object(value: Any, where: str) -> dict[str, Any]:
     """`value` as a JSON object, else FormatError."""
     if not isinstance(value, dict):
-        raise FormatError(f"found {_json_type(value)}, expected a JSON object", where=where)
+        raise FormatError(f"found {brief(value)}, expected a JSON object", where=where)
     return value
 
 
 def as_list(value: Any, where: str) -> list[Any]:
     """`value` as a JSON array, else FormatError."""
     if not isinstance(value, list):
-        raise FormatError(f"found {_json_type(value)}, expected a JSON array", where=where)
+        raise FormatError(f"found {brief(value)}, expected a JSON array", where=where)
     return value
 
 
@@ -140,9 +120,13 @@ def check_text(text: str, where: str) -> str:
     return text
 
 
-def _json_type(value: Any) -> str:
-    names = {type(None): "null", bool: "a boolean", str: "a string", list: "an array", dict: "an object"}
-    return names.get(type(value), "a number")
+def brief(value: Any) -> str:
+    """A JSON value for one line of a message: quoted and printable, cut where long, containers by name only."""
+    names = {type(None): "null", list: "an array", dict: "an object"}
+    if type(value) in names:
+        return names[type(value)]
+    text = repr(value[:MAX_QUOTED] if isinstance(value, str) else value)
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
 
 
 def _plain(name: str) -> str:

@@ -9,7 +9,7 @@ from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
 from dflash_gguf.model.tokenizer.families import late_end_of_turn, space_prefix, special_texts
-from dflash_gguf.model.tokenizer.files import as_object, read_target
+from dflash_gguf.model.tokenizer.files import as_object, brief, read_target
 from dflash_gguf.model.tokenizer.merges import read_merges
 from dflash_gguf.model.tokenizer.pre import find_pre, require_pre
 from dflash_gguf.model.tokenizer.pre_names import require_known_pre, same_pre
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 #: No vocabulary comes near; a config that claims more would make us reserve memory for it.
 MAX_VOCAB_SIZE = 1 << 24
 
-#: Word of a special token → its GGUF key ("seperator" is the key's own spelling).
+#: Word of a special token → its GGUF key ("seperator" is the key's own spelling; a cls token has none).
 ID_KEYS = {
     "bos": "tokenizer.ggml.bos_token_id",
     "eos": "tokenizer.ggml.eos_token_id",
     "unk": "tokenizer.ggml.unknown_token_id",
     "sep": "tokenizer.ggml.seperator_token_id",
     "pad": "tokenizer.ggml.padding_token_id",
-    "cls": "tokenizer.ggml.cls_token_id",
     "mask": "tokenizer.ggml.mask_token_id",
     "eot": "tokenizer.ggml.eot_token_id",
     "eom": "tokenizer.ggml.eom_token_id",
@@ -77,8 +76,9 @@ def load_tokenizer(folder: Path, *, vocab_size: int, mask_token_id: int, pre: st
     name, doubts = (require_pre(target), []) if pre is None else (pre, _doubts(target, pre))
     arrays, vocabulary = _arrays(target, vocab_size)
     specials = read_specials(target, vocabulary.listed, vocab_size)
-    ids = special_texts(target, vocabulary.added) | specials.ids
-    ids = {word: ids[word] for word in [*specials.ids, *(word for word in ids if word not in specials.ids)]}
+    ids = dict(specials.ids)
+    for word, token_id in special_texts(target, vocabulary.added).items():
+        ids.setdefault(word, token_id)
     templates, template_doubts = read_templates(target)
     late = {} if (eot := late_end_of_turn(target, vocabulary.added)) is None else {"eot": eot}
     keys = {
@@ -104,6 +104,17 @@ def load_tokenizer(folder: Path, *, vocab_size: int, mask_token_id: int, pre: st
     )
 
 
+def load_texts(folder: Path, *, vocab_size: int) -> tuple[str | None, list[bytes]]:
+    """The part of a target's tokenizer that a draft must share: its pre-tokenizer and the texts of its rows.
+
+    The name is None where the structure of tokenizer.json does not tell. Merges and templates are not read.
+    Raises what `load_tokenizer` raises.
+    """
+    target = read_target(folder)
+    _require_byte_level(target)
+    return find_pre(target), read_vocabulary(target, vocab_size).texts
+
+
 def _require_sizes(vocab_size: int, mask_token_id: int) -> None:
     if not 0 < vocab_size <= MAX_VOCAB_SIZE:
         raise ModelError(f"vocab_size is {vocab_size}, expected 1 … {MAX_VOCAB_SIZE}", where="draft config")
@@ -119,7 +130,7 @@ def _require_byte_level(target: Target) -> None:
     kind = model.get("type", "BPE")
     if kind == "BPE" and model.get("byte_fallback") is not True:
         return
-    found = "a SentencePiece-like BPE (byte_fallback)" if kind == "BPE" else f"a {kind!a} model"
+    found = "a SentencePiece-like BPE (byte_fallback)" if kind == "BPE" else f"a {brief(kind)} model"
     raise ModelError(f"{found} is not supported, byte-level BPE is", where=target.tokenizer_path)
 
 
@@ -153,7 +164,7 @@ def _head_keys(target: Target, pre: str) -> dict[str, MetaValue]:
 
 
 def _id_keys(ids: dict[str, int]) -> dict[str, MetaValue]:
-    return {ID_KEYS[word]: MetaValue(ValueType.UINT32, token_id) for word, token_id in ids.items()}
+    return {ID_KEYS[word]: MetaValue(ValueType.UINT32, token_id) for word, token_id in ids.items() if word in ID_KEYS}
 
 
 def _flag_keys(flags: dict[str, bool]) -> dict[str, MetaValue]:

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.errors import FormatError, ModelError
-from dflash_gguf.model.tokenizer.files import as_list
+from dflash_gguf.model.tokenizer.files import as_list, brief
 from dflash_gguf.model.tokenizer.vocabulary import encode_texts
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _from_strings(merges: list[str], vocab: dict[str, int], where: str) -> list[
     parts = joined.split(" ")
     if len(parts) != 2 * len(merges) or joined.count(" ") + 1 != len(parts):
         index = next(i for i, merge in enumerate(merges) if merge.count(" ") != 1)
-        raise FormatError(f"number {index}, {merges[index]!a}, is not two tokens", where=where)
+        raise FormatError(f"number {index}, {brief(merges[index])}, is not two tokens", where=where)
     _require_known(parts, vocab, where)
     return encode_texts(merges, where)
 
@@ -61,7 +61,7 @@ def _require_known(parts: Iterable[str], vocab: dict[str, int], where: str) -> N
         return
     unknown = next(part for part in parts if part not in vocab)
     raise ModelError(
-        f"a merge names {unknown!a}, which model.vocab has not",
+        f"a merge names {brief(unknown)}, which model.vocab has not",
         where=where,
         hint="vocabulary and merges are from different tokenizers, or were cut",
     )

@@ -11,6 +11,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.errors import ModelError
+from dflash_gguf.model.tokenizer.files import brief
+from dflash_gguf.model.tokenizer.pre_names import same_pre
 
 if TYPE_CHECKING:
     from dflash_gguf.model.tokenizer.files import Target
@@ -36,6 +38,9 @@ _DEEPSEEK3 = (
 )
 _CHINESE_JAPANESE = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 
+#: Characters of a step that a message shows: the longest known regex has 270.
+_LONGEST_SHOWN = 400
+
 _BYTES = "ByteLevel"
 #: steps → ((architecture pattern, name), …); the first pattern that matches wins.
 _FAMILIES: dict[tuple[str, ...], tuple[tuple[str, str], ...]] = {
@@ -60,6 +65,11 @@ def find_pre(target: Target) -> str | None:
     return None
 
 
+def split_steps_of(pre: str) -> tuple[str, ...] | None:
+    """The steps of a known family by a name that llama.cpp handles alike: regexes, then byte-level encoding."""
+    return next((s for s, names in _FAMILIES.items() for _, name in names if same_pre(name, pre)), None)
+
+
 def require_pre(target: Target) -> str:
     """Name of the pre-tokenizer; raises ModelError that says what was found when it is not known."""
     name = find_pre(target)
@@ -70,7 +80,7 @@ def require_pre(target: Target) -> str:
         found = ", ".join(name for _, name in _FAMILIES[steps])
         message = f"its splitting is that of {found}, the architecture ({target.architecture or 'none'}) of neither"
     else:
-        message = f"unknown way of splitting text: {' then '.join(map(ascii, steps)) or 'none at all'}"
+        message = f"unknown way of splitting text: {' then '.join(map(_printable, steps)) or 'none at all'}"
     raise ModelError(message, where=target.tokenizer_path, hint="name the one it needs with --tokenizer-pre NAME")
 
 
@@ -115,7 +125,11 @@ def _step(part: Any) -> str:
     behavior, invert = part.get("behavior"), part.get("invert", False)
     # pieces that match are kept apart; where a regex matches all text, keeping only matches is the same
     plain = (behavior, invert) in (("Isolated", False), ("Removed", True))
-    return _one_spelling(regex) if plain else f"Split {behavior} {invert} {_one_spelling(regex)}"
+    return _one_spelling(regex) if plain else f"Split {brief(behavior)} {brief(invert)} {_one_spelling(regex)}"
+
+
+def _printable(step: str) -> str:
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in step[:_LONGEST_SHOWN])
 
 
 def _one_spelling(regex: str) -> str:

@@ -6,7 +6,8 @@ import string
 from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.errors import FormatError
-from dflash_gguf.model.tokenizer.files import check_text, read_object, read_text
+from dflash_gguf.model.checkpoint import read_json
+from dflash_gguf.model.tokenizer.files import check_text, read_text
 
 if TYPE_CHECKING:
     from dflash_gguf.model.tokenizer.files import Target
@@ -40,7 +41,7 @@ def _from_files(target: Target) -> Any:
         named = [{"name": path.stem, "template": read_text(path)} for path in more]
         return [{"name": "default", "template": read_text(jinja)}, *named] if named else read_text(jinja)
     plain = target.folder / "chat_template.json"
-    return read_object(plain).get("chat_template") if plain.is_file() else None
+    return read_json(plain).get("chat_template") if plain.is_file() else None
 
 
 def _by_name(entries: list[Any], where: str) -> dict[str, str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dflash_gguf.errors import FormatError, ModelError
 from dflash_gguf.model.tokenizer.added import Added, all_added, listed_tokens
-from dflash_gguf.model.tokenizer.files import as_object
+from dflash_gguf.model.tokenizer.files import as_object, brief
 
 if TYPE_CHECKING:
     from dflash_gguf.model.tokenizer.files import Target
@@ -31,7 +31,7 @@ class Vocabulary:
     """
 
     texts: list[bytes]
-    types: list[int]
+    types: bytearray
     defined: int
     added: dict[str, int]
     listed: dict[str, int]
@@ -50,14 +50,16 @@ def read_vocabulary(target: Target, vocab_size: int) -> Vocabulary:
     _place_base(base, rows, where)
     listed = listed_tokens(target, base)
     added, warnings = all_added(target, listed, base)
-    types = [TokenType.UNUSED if text is None else TokenType.NORMAL for text in rows]
+    types = bytearray([TokenType.NORMAL]) * vocab_size
     for token in added:
         _place_added(token, rows, types, where)
-    texts = [f"[PAD{i}]" if text is None else text for i, text in enumerate(rows)]
+    missing = [i for i, text in enumerate(rows) if text is None]
+    for i in missing:
+        rows[i], types[i] = f"[PAD{i}]", TokenType.UNUSED
     return Vocabulary(
-        texts=encode_texts(texts, f"{where}: token"),
-        types=[int(kind) for kind in types],
-        defined=vocab_size - rows.count(None),
+        texts=encode_texts(cast("list[str]", rows), f"{where}: token"),
+        types=types,
+        defined=vocab_size - len(missing),
         added={token.text: token.id for token in added},
         listed={token.text: token.id for token in listed.values()},
         warnings=warnings,
@@ -81,12 +83,12 @@ def _is_unicode(text: str) -> bool:
 def _place_base(base: dict[str, Any], rows: list[str | None], where: str) -> None:
     if not base:
         raise FormatError("model.vocab is empty", where=where)
-    for text, token_id in base.items():
-        if type(token_id) is not int:
-            raise FormatError(f"model.vocab: id of {text!a} is {token_id!a}, expected an integer", where=where)
+    if set(map(type, base.values())) != {int}:
+        text, token_id = next((text, value) for text, value in base.items() if type(value) is not int)
+        raise FormatError(f"model.vocab: id of {brief(text)} is {brief(token_id)}, expected an integer", where=where)
     low, high = min(base.values()), max(base.values())
     if low < 0:
-        raise FormatError(f"model.vocab: id {low} is negative", where=where)
+        raise FormatError(f"model.vocab: id {brief(low)} is negative", where=where)
     if high >= len(rows):
         raise _beyond(len(base), high, len(rows), where)
     for text, token_id in base.items():
@@ -95,19 +97,19 @@ def _place_base(base: dict[str, Any], rows: list[str | None], where: str) -> Non
         raise _given_twice(base, where)
 
 
-def _place_added(token: Added, rows: list[str | None], types: list[TokenType], where: str) -> None:
+def _place_added(token: Added, rows: list[str | None], types: bytearray, where: str) -> None:
     if token.id >= len(rows):
         raise _beyond(token.id + 1, token.id, len(rows), where)
     present = rows[token.id]
     if present is not None and present != token.text:
-        raise FormatError(f"id {token.id} is both {present!a} and {token.text!a}", where=where)
+        raise FormatError(f"id {token.id} is both {brief(present)} and {brief(token.text)}", where=where)
     rows[token.id] = token.row_text
     types[token.id] = TokenType.CONTROL if token.control else TokenType.USER_DEFINED
 
 
 def _beyond(count: int, highest: int, vocab_size: int, where: str) -> ModelError:
     return ModelError(
-        f"{count} tokens up to id {highest}, but the draft has {vocab_size} vocabulary rows",
+        f"{brief(count)} tokens up to id {brief(highest)}, but the draft has {vocab_size} vocabulary rows",
         where=where,
         hint="this target and this draft do not belong together",
     )
@@ -117,6 +119,8 @@ def _given_twice(base: dict[str, int], where: str) -> FormatError:
     seen: dict[int, str] = {}
     for text, token_id in base.items():
         if token_id in seen:
-            return FormatError(f"model.vocab: id {token_id} is both {seen[token_id]!a} and {text!a}", where=where)
+            return FormatError(
+                f"model.vocab: id {token_id} is both {brief(seen[token_id])} and {brief(text)}", where=where
+            )
         seen[token_id] = text
     return FormatError("model.vocab: an id is given twice", where=where)
