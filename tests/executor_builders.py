@@ -16,7 +16,7 @@ from dflash_gguf.executor.weights import Budget, Weights
 from dflash_gguf.model.spec import DraftSpec, DynamicConv
 from dflash_gguf.model.tensors import draft_tensors
 
-MEMORY = 64 << 20
+MEMORY = 1 << 30
 
 TINY = DraftSpec(
     block_count=2,

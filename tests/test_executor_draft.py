@@ -15,7 +15,7 @@ from dflash_gguf.executor.draft import DraftModel
 from dflash_gguf.executor.ops import F32
 from dflash_gguf.executor.selector import walk
 from dflash_gguf.executor.trace import Probe
-from dflash_gguf.executor.weights import TILE_BYTES, Budget, Weights
+from dflash_gguf.executor.weights import RESERVE, Budget, Weights
 from dflash_gguf.model.spec import DraftSpec
 
 V1 = tiny(v2=None)
@@ -242,7 +242,7 @@ def test_an_unused_tensor_stops_the_draft() -> None:
 def test_the_budget_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_gguf.executor.weights.TILE_BYTES", 1024)  # many tiles even here
     results = []
-    for memory in (4 * 1024, 16 * 1024, MEMORY):
+    for memory in (RESERVE + 1, RESERVE + 12 * 1024, MEMORY):
         drafted = model(TINY, memory=memory)
         drafted.extend(features(TINY, 9))
         drafted.lattice(3)
@@ -253,14 +253,14 @@ def test_the_budget_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_budget_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_gguf.executor.weights.TILE_BYTES", 1024)
-    weights = Weights(ArraySource({"a": np.ones((1000, 32), np.float32)}), Budget(10 * 1024))
+    weights = Weights(ArraySource({"a": np.ones((1000, 32), np.float32)}), Budget(RESERVE + 8 * 1024))
     weights.linear("a", np.ones((2, 32), np.float32))
     assert sum(tile.nbytes for tile in weights._tiles.values()) == 8 * 1024
 
 
 def test_a_budget_without_room() -> None:
     with pytest.raises(UsageError, match="--memory"):
-        Budget(TILE_BYTES)
+        Budget(RESERVE)
 
 
 def test_a_token_outside_the_codebook() -> None:

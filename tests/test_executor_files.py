@@ -149,7 +149,7 @@ def test_the_text_is_the_targets_own_whatever_the_draft(pair: tuple[Path, Path])
         {"limits": Limits(n_max=1)},
         {"limits": Limits(p_min=1.0)},  # nothing is ever proposed: the target alone
         {"sampling": Sampling(0.0, 2.0, seed=3)},
-        {"memory": 40 << 20},
+        {"memory": 200 << 20},
     ]
     texts = {generate(file, target, "The cat", 24, ignore_eos=True, **each).generation.tokens for each in settings}
     assert len(texts) == 1

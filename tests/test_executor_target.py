@@ -93,7 +93,7 @@ def write_folder(folder: Path, kind: str, **changes: Any) -> Path:
 
 
 def opened(path: Path, files: ExitStack) -> NumpyTarget:
-    return numpy_target(open_target(path, Budget(64 << 20), files, row_by_row=True), SPEC)
+    return numpy_target(open_target(path, Budget(1 << 30), files, row_by_row=True), SPEC)
 
 
 def by_the_book(kind: str, ids: list[int], inv_freq: F32) -> tuple[F32, F32]:
@@ -261,7 +261,7 @@ TEXTS = ["Hello world, it's 1234 o'clock!\n\n  Two  spaces", "naïve 東京 🙂
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_tokenizer_of_a_gguf_is_the_folders(text: str, tmp_path: Path) -> None:
     with ExitStack() as files:
-        target = open_target(write_gguf(tmp_path / "t.gguf", "qwen3"), Budget(64 << 20), files, row_by_row=True)
+        target = open_target(write_gguf(tmp_path / "t.gguf", "qwen3"), Budget(1 << 30), files, row_by_row=True)
     assert target.metadata is not None
     ours, theirs = tokenizer_of_gguf(target.metadata, "t.gguf"), tokenizer_of_folder(MINI_TOKENIZER)
     ids = ours.encode(text)
@@ -271,7 +271,7 @@ def test_the_tokenizer_of_a_gguf_is_the_folders(text: str, tmp_path: Path) -> No
 
 def test_bos_goes_in_front_where_the_file_says_so(tmp_path: Path) -> None:
     with ExitStack() as files:
-        target = open_target(write_gguf(tmp_path / "t.gguf", "qwen3"), Budget(64 << 20), files, row_by_row=True)
+        target = open_target(write_gguf(tmp_path / "t.gguf", "qwen3"), Budget(1 << 30), files, row_by_row=True)
     metadata = dict(target.metadata or {})
     metadata["tokenizer.ggml.add_bos_token"] = MetaValue(ValueType.BOOL, True)
     metadata["tokenizer.ggml.bos_token_id"] = MetaValue(ValueType.UINT32, 2000)
@@ -292,10 +292,10 @@ def test_a_broken_tokenizer_json(tmp_path: Path) -> None:
 def test_where_a_target_stops(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "t", "qwen3")
     with ExitStack() as files:
-        assert stop_tokens(open_target(folder, Budget(64 << 20), files, row_by_row=True)) == {2002}
+        assert stop_tokens(open_target(folder, Budget(1 << 30), files, row_by_row=True)) == {2002}
         (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 8]}))
-        assert stop_tokens(open_target(folder, Budget(64 << 20), files, row_by_row=True)) == {7, 8}
-        gguf = open_target(write_gguf(tmp_path / "t.gguf", "qwen3"), Budget(64 << 20), files, row_by_row=True)
+        assert stop_tokens(open_target(folder, Budget(1 << 30), files, row_by_row=True)) == {7, 8}
+        gguf = open_target(write_gguf(tmp_path / "t.gguf", "qwen3"), Budget(1 << 30), files, row_by_row=True)
         assert 2002 in stop_tokens(gguf)
 
 
@@ -334,7 +334,7 @@ def test_another_width_is_another_target(tmp_path: Path) -> None:
     wider = weights("qwen3") | {"model.embed_tokens.weight": np.ones((VOCAB, HIDDEN * 2), np.float32)}
     (folder / "model.safetensors").write_bytes(safetensors_bytes(wider, "F32"))
     with ExitStack() as files, pytest.raises(ModelError, match=r"shape \[2048, 64\], the draft needs \[2048, 32\]"):
-        vocabulary_of(open_target(folder, Budget(64 << 20), files, row_by_row=False), SPEC)
+        vocabulary_of(open_target(folder, Budget(1 << 30), files, row_by_row=False), SPEC)
 
 
 def test_only_embedding_and_head_are_read_for_a_block(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_only_embedding_and_head_are_read_for_a_block(tmp_path: Path) -> None:
     held["visual.patch.weight"] = np.ones((2, 2), np.float32)
     (folder / "model.safetensors").write_bytes(safetensors_bytes(held, "F32"))
     with ExitStack() as files:
-        target: OpenTarget = open_target(folder, Budget(64 << 20), files, row_by_row=False)
+        target: OpenTarget = open_target(folder, Budget(1 << 30), files, row_by_row=False)
         shared = vocabulary_of(target, SPEC)
         rows = shared.embed(np.array([3, 4]))
         assert (rows == held["model.language_model.embed_tokens.weight"][3:5]).all()

@@ -27,7 +27,7 @@ def run(
     p_min: Annotated[float, typer.Option(help="Stop before a slot whose best candidate is less probable.")] = 0.0,
     temperature: Annotated[float, typer.Option(help="Sample the walk at this temperature; 0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
-    memory: Annotated[str, typer.Option(help="Weights kept in float32: 512M, 4G, …")] = "4G",
+    memory: Annotated[str, typer.Option(help="Stay within: 512M, 4G, …; what does not fit is read again.")] = "4G",
     trace: Annotated[
         Path | None, typer.Option(help="Write every intermediate to this .npz (names: executor/trace.py).")
     ] = None,

@@ -26,7 +26,7 @@ def run(
     temperature: Annotated[float, typer.Option(help="The target's; 0 is greedy.")] = 0.0,
     draft_temperature: Annotated[float | None, typer.Option(help="The draft's. [--temperature]")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
-    memory: Annotated[str, typer.Option(help="Weights kept in float32: 512M, 4G, …")] = "4G",
+    memory: Annotated[str, typer.Option(help="Stay within: 512M, 4G, …; what does not fit is read again.")] = "4G",
     tokenizer: Annotated[
         Path | None, typer.Option(help="Folder with tokenizer.json, where the target has none.")
     ] = None,

@@ -76,7 +76,8 @@ def draft(
     """Draft one block after the context that `features` describe; `anchor` stands at the position behind them.
 
     `features`: a .npy or .safetensors file of (N, taps · H), or `random:N[:SEED]`. `target` (a folder or a GGUF)
-    lends its embedding and head; None when the draft has its own. `memory`: bytes of weights to keep in float32.
+    lends its embedding and head; None when the draft has its own. `memory`: bytes to stay within; weights that do not
+    fit are read again.
     Raises UsageError for values out of range, and what opening and computing raise.
     """
     limits, sampling = limits or Limits(), sampling or Sampling()

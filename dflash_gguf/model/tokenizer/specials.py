@@ -180,6 +180,6 @@ def _is_row(word: str, token_id: int, vocab_size: int, draft: _Draft, where: str
         raise FormatError(f"{word}_token_id is {brief(token_id)}", where=where)
     if token_id >= vocab_size:
         draft.warn(
-            f"{word}_token_id is {brief(token_id)} in config.json, the vocabulary has rows 0 … {vocab_size - 1}: left out"
+            f"{word}_token_id is {brief(token_id)} in config.json, beyond the vocabulary of {vocab_size} rows: left out"
         )
     return token_id < vocab_size
