@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,11 +30,13 @@ def check(
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     baseline: str | Path | None = None,
+    on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Report:
     """Check draft files (or folders of them) by all rules, or those whose id starts with one of `select`.
 
     `target` is a checkpoint folder or GGUF (pair rules), `source` the draft's checkpoint folder (source rules),
-    `data` reads all weights, `baseline` is a JSON report whose findings are known. A file that is missing or
+    `data` reads all weights, `baseline` is a JSON report whose findings are known; `on_bytes` is told of
+    tensor data as they are read, from several threads. A file that is missing or
     unreadable has its error in its own report. Raises UsageError (unknown rule, nothing to check), and for target,
     source and baseline what opening them raises.
     """
@@ -49,7 +51,7 @@ def check(
         from dflash_gguf.check.source import open_source
 
         original = open_source(locate(str(source)))
-    runner = Runner(rules, pair, original, data=data)
+    runner = Runner(rules, pair, original, data=data, on_bytes=on_bytes)
     return Report(tuple(_without_known(report, known) for name in files for report in runner.reports(str(name))))
 
 
@@ -70,9 +72,15 @@ class Runner:
     """The rules that were chosen, and what they are carried out with."""
 
     def __init__(
-        self, rules: Mapping[str, Rule], target: Target | None, original: SourceDraft | None, *, data: bool
+        self,
+        rules: Mapping[str, Rule],
+        target: Target | None,
+        original: SourceDraft | None,
+        *,
+        data: bool,
+        on_bytes: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self.rules, self.target, self.original, self.data = rules, target, original, data
+        self.rules, self.target, self.original, self.data, self.on_bytes = rules, target, original, data, on_bytes
 
     def reports(self, argument: str) -> Iterator[FileReport]:
         """One report for each file that `argument` stands for."""
@@ -88,12 +96,15 @@ class Runner:
                 yield FileReport(place.name, error=error, not_checked=("everything: the file could not be read",))
 
     def look_at(self, place: Place) -> FileReport:
+        """The report on one file. Raises UsageError or InputError where its bytes cannot be had."""
         with place.open() as file:
             try:
                 header, refusal = scan_header(file), None
             except FormatError as error:
                 header, refusal = None, error
-            subject = Subject(place, file, header, refusal, target=self.target, original=self.original)
+            subject = Subject(
+                place, file, header, refusal, target=self.target, original=self.original, on_bytes=self.on_bytes
+            )
             return self._look(subject)
 
     def _look(self, subject: Subject) -> FileReport:

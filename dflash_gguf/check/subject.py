@@ -6,6 +6,7 @@ where they make no sense, and nothing raises.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,10 @@ def is_absurd(array: Array) -> bool:
 
 
 class Subject:
-    """One file under check. `header` is None where it could not be read; `refusal` then says why."""
+    """One file under check. `header` is None where it could not be read; `refusal` then says why.
+
+    `on_bytes` is told of tensor data as they are read, from several threads.
+    """
 
     def __init__(
         self,
@@ -52,9 +56,10 @@ class Subject:
         *,
         target: Target | None = None,
         original: SourceDraft | None = None,
+        on_bytes: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.place, self.source, self.header, self.refusal = place, source, header, refusal
-        self.target, self.original = target, original
+        self.target, self.original, self.on_bytes = target, original, on_bytes
         self.not_checked: list[str] = []
 
     @property
