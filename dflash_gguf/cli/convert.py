@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def run(
-    draft: Annotated[str, typer.Argument(help="The draft's checkpoint folder.", metavar="DRAFT")],
-    target: Annotated[str, typer.Option(help="The target's folder: its config and tokenizer are read.")],
+    draft: Annotated[str, typer.Argument(help="The draft's checkpoint: a folder, or org/name on the Hub.", metavar="DRAFT")],
+    target: Annotated[str, typer.Option(help="The target, likewise: only its config and tokenizer are read.")],
     types: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,8 +43,10 @@ def run(
 ) -> None:
     """Convert a DFlash or DFlash 2 checkpoint plus its target's tokenizer to GGUF for llama.cpp."""
     from dflash_gguf.convert import Options, convert
+    from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.convert import dry_run as plan_only
     from dflash_gguf.model.recipe import parse_override
+    from dflash_gguf.model.remote import pair_folders
 
     options = Options(
         types=tuple(types or ["bf16"]),
@@ -57,8 +58,9 @@ def run(
         target_layers=_layer_ids(target_layers),
         force=force,
     )
+    draft_folder, target_folder = pair_folders(draft, target, Hub())
     if dry_run:
-        plan = plan_only(Path(draft), Path(target), options)
+        plan = plan_only(draft_folder, target_folder, options)
         tell(plan)
         show_plan(plan, as_json=as_json)
         return
@@ -68,7 +70,7 @@ def run(
             tell(plan)
             set_total(plan.source_bytes)
 
-        done = convert(Path(draft), Path(target), options, progress=advance, on_plan=on_plan)
+        done = convert(draft_folder, target_folder, options, progress=advance, on_plan=on_plan)
     report_files(done.plan, done.seconds, as_json=as_json)
 
 
