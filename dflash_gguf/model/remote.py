@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from dflash_gguf.bytesio.hub import Hub, Listing, Reference, parse_reference
-from dflash_gguf.errors import HubError, ModelError
+from dflash_gguf.bytesio.hub import Hub, Listing, parse_reference
+from dflash_gguf.bytesio.hub.remote_file import RemoteFile
+from dflash_gguf.bytesio.source import LocalFile
+from dflash_gguf.errors import HubError, ModelError, UsageError
 from dflash_gguf.model.checkpoint import INDEX, MAX_CONFIG, MAX_INDEX, read_json, shards
 
 CARD = "README.md"
@@ -50,6 +52,30 @@ def target_folder(target: str, hub: Hub) -> Path:
     """The folder of a target; of a repository only its config, tokenizer and generation files. Raises as above."""
     ref = parse_reference(target)
     return Path(target) if ref is None else _fetch_target(hub, hub.listing(ref), ref.path)
+
+
+def open_gguf(file: str, hub: Hub | None = None) -> LocalFile | RemoteFile:
+    """A GGUF to be read in place: a local path, a file of a repository, or a repository that holds just one.
+
+    Raises UsageError (no such file, several to choose from), InputError or HubError.
+    """
+    ref = parse_reference(file)
+    if ref is None:
+        return LocalFile(Path(file))
+    hub = hub or Hub()
+    if ref.path:
+        return hub.open(ref)
+    listing = hub.listing(ref)
+    names = gguf_files(listing)
+    if len(names) != 1:
+        told = f"{len(names)} GGUF files: {', '.join(names[:4])}" if names else "no GGUF file"
+        raise UsageError(f"the repository holds {told}", where=str(ref), hint="name one: hf://org/name/file.gguf")
+    return hub.open(listing.at(names[0]))
+
+
+def gguf_files(listing: Listing) -> list[str]:
+    """Paths of the GGUF files of a repository."""
+    return sorted(path for path in listing.files if path.lower().endswith(".gguf"))
 
 
 def pair_folders(draft: str, target: str, hub: Hub) -> tuple[Path, Path]:

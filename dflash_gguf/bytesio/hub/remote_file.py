@@ -8,7 +8,7 @@ header of parts that do not belong together.
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, Self
 
 from dflash_gguf.bytesio.hub.failures import status_of, told
 from dflash_gguf.bytesio.hub.reference import Reference
@@ -55,7 +55,10 @@ class RemoteFile:
         """See ByteSource."""
         buffer[:] = self.read(offset, len(buffer))
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Nothing is held open between two requests."""
 
     def _metadata(self, ref: Reference) -> Any:
