@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from dflash_gguf.cli.output import progress_bar
-from dflash_gguf.cli.plan_view import report_files, show_plan, tell
+from dflash_gguf.cli.plan_view import listening, report_files, show_plan, tell
 from dflash_gguf.errors import UsageError
-
-if TYPE_CHECKING:
-    from dflash_gguf.convert.plan import Plan
 
 
 def run(
-    draft: Annotated[str, typer.Argument(help="The draft's checkpoint: a folder, or org/name on the Hub.", metavar="DRAFT")],
+    draft: Annotated[
+        str, typer.Argument(help="The draft's checkpoint: a folder, or org/name on the Hub.", metavar="DRAFT")
+    ],
     target: Annotated[str, typer.Option(help="The target, likewise: only its config and tokenizer are read.")],
     types: Annotated[
         list[str] | None,
@@ -64,13 +62,8 @@ def run(
         tell(plan)
         show_plan(plan, as_json=as_json)
         return
-    with progress_bar("converting") as (set_total, advance):
-
-        def on_plan(plan: Plan) -> None:
-            tell(plan)
-            set_total(plan.source_bytes)
-
-        done = convert(draft_folder, target_folder, options, progress=advance, on_plan=on_plan)
+    with listening("converting") as listener:
+        done = convert(draft_folder, target_folder, options, listener)
     report_files(done.plan, done.seconds, as_json=as_json)
 
 

@@ -79,6 +79,9 @@ def _kernel(ggml_type: GGMLType) -> Callable[[Any, Any], None]:
 
 def warm_up(types: Iterable[GGMLType], on_compile: Callable[[], None]) -> None:
     """Make the kernels of `types` ready; call `on_compile` once, before the first that is not in numba's cache."""
+    wanted = [ggml_type for ggml_type in types if ggml_type is not GGMLType.F32]
+    if not wanted:
+        return
     from numba.core import event
 
     waiting = True
@@ -94,9 +97,8 @@ def warm_up(types: Iterable[GGMLType], on_compile: Callable[[], None]) -> None:
             pass
 
     with event.install_listener("numba:compile", Listener()):
-        for ggml_type in types:
-            if ggml_type is not GGMLType.F32:
-                _kernel(ggml_type)
+        for ggml_type in wanted:
+            _kernel(ggml_type)
 
 
 def quantize(ggml_type: GGMLType, source: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
