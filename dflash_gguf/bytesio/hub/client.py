@@ -57,7 +57,7 @@ class Hub:
 
     def __init__(self) -> None:
         self._listings: dict[tuple[str, str | None], Listing] = {}
-        self._open: dict[tuple[str, str], RemoteFile] = {}
+        self._open: dict[Reference | tuple[str, int], RemoteFile] = {}
 
     def listing(self, ref: Reference) -> Listing:
         """Commit and files of `ref`'s repository at its revision: one request. Raises HubError."""
@@ -90,12 +90,17 @@ class Hub:
 
         if not ref.path:
             raise UsageError("names a repository, not a file", where=str(ref), hint="add /name.gguf")
+        if ref in self._open:
+            return self._open[ref]
         if (ref.is_commit or _offline()) and (path := _cached(ref)):
             return _local(path, ref)
         remote = RemoteFile(ref)
         if path := _cached(remote.ref):
             return _local(path, ref)
-        return self._open.setdefault((remote.etag, str(remote.size)), remote)
+        remote = self._open.setdefault((remote.etag, remote.size), remote)  # a sibling of the same content
+        if ref.is_commit:  # which stays what it is
+            self._open[ref] = remote
+        return remote
 
     def _fetch_one(self, listing: Listing, path: str) -> Path:
         from huggingface_hub import constants, hf_hub_download
