@@ -22,11 +22,12 @@ MAX_FILES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RepoFile:
-    """One file of a repository: `sha256` of its content where the Hub stores it as a large file."""
+    """One file of a repository: `sha256` of its content where the Hub stores it as a large file, git's hash else."""
 
     path: str
     size: int | None
-    sha256: str | None
+    sha256: str | None = None
+    git_oid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,14 @@ class Listing:
     """A repository at one commit; `ref` names that commit. Files whose path leaves the repository are not in it.
 
     `asked`: the revision it was found by. `offline`: read off the cache, which may hold only some of the files.
+    `private`: whether others can see it, None where that was not told.
     """
 
     ref: Reference
     files: Mapping[str, RepoFile]
     asked: str | None = None
     offline: bool = False
+    private: bool | None = None
 
     def inside(self, folder: str) -> list[str]:
         """Names of the files directly in `folder` ("" is the top), without the folder."""
@@ -137,20 +140,21 @@ class Hub:
         if not commit.is_commit or len(siblings) > MAX_FILES:
             raise HubError("the Hub's answer cannot be used", where=str(where), hint="is HF_ENDPOINT a Hub?")
         files = (_entry(sibling) for sibling in siblings)
-        return Listing(commit, {file.path: file for file in files if _is_safe(file.path)}, ref.revision)
+        held = {file.path: file for file in files if _is_safe(file.path)}
+        return Listing(commit, held, ref.revision, private=info.private)
 
     def _cached_listing(self, ref: Reference) -> Listing:
         folder = _snapshot(ref)
         if folder is None:
             raise HubError("is not in the cache, and offline mode is on", where=str(ref), hint="unset HF_HUB_OFFLINE")
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-        files = {name: RepoFile(name, (folder / name).stat().st_size, None) for name in sorted(names)}
+        files = {name: RepoFile(name, (folder / name).stat().st_size) for name in sorted(names)}
         return Listing(Reference(ref.repo, folder.name), files, ref.revision, offline=True)
 
 
 def _entry(sibling: Any) -> RepoFile:
     lfs = sibling.lfs
-    return RepoFile(str(sibling.rfilename), sibling.size, lfs.sha256 if lfs else None)
+    return RepoFile(str(sibling.rfilename), sibling.size, lfs.sha256 if lfs else None, sibling.blob_id)
 
 
 def _is_safe(path: str) -> bool:
