@@ -144,13 +144,18 @@ class HubPlace:
         """See Place; files that are plainly no drafts, such as a target's, are passed over."""
         if not self.is_folder:
             return [self]
+        found = self.files()
+        if not found:
+            raise UsageError("holds no draft as GGUF", where=self.name, hint="convert it, or name a file")
+        return found
+
+    def files(self) -> list[HubPlace]:
+        """The drafts of a repository, or of a folder of it; none is no error."""
         listing = self.hub.listing(self.ref)
         prefix = f"{self.ref.path}/" if self.ref.path else ""
         places = [replace(self, ref=replace(self.ref, path=path), listing=listing) for path in gguf_files(listing)]
         found = [place for place in places if place.ref.path.startswith(prefix) and place.may_be_draft()]
-        if not found:
-            raise UsageError("holds no draft as GGUF", where=self.name, hint="convert it, or name a file")
-        text = self._read_card(listing.at(CARD)) if CARD in listing.files else None
+        text = self._read_card(listing.at(CARD)) if found and CARD in listing.files else None
         return [replace(place, text=text) for place in found]
 
     def may_be_draft(self) -> bool:

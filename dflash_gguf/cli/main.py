@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "check": "Find every way a draft file is silently bad.",
     "explain": "Explain a rule of check.",
     "diff": "Compare two GGUF files.",
+    "publish": "Upload drafts to the Hub, checked and verified.",
 }
 
 

@@ -19,6 +19,10 @@ RETRIED_STATUS = (408, 429, 500, 502, 503, 504)
 LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
+class NoSuchRepoError(HubError):
+    """There is no such repository, or none that this account may know of."""
+
+
 @contextmanager
 def told(ref: Reference, near: Callable[[str], list[str]] | None = None) -> Iterator[None]:
     """Turn whatever the client raises about `ref` into a HubError (OutputError where the cache cannot be written).
@@ -61,7 +65,7 @@ def translate(error: Exception, ref: Reference) -> HubError:
             hint=f"branches and tags: {page(ref)}/tree/main; a pull request is refs/pr/N",
         )
     if isinstance(error, errors.RepositoryNotFoundError) and status_of(error) != 401:
-        return HubError("no such repository", where=where, hint=_not_found_hint(ref))
+        return NoSuchRepoError("no such repository", where=where, hint=_not_found_hint(ref))
     if isinstance(error, errors.DisabledRepoError):
         return HubError("the Hub has disabled this repository", where=where, hint=f"see {page(ref)}")
     if isinstance(error, errors.FileMetadataError):

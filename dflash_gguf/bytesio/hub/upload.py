@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_gguf.bytesio.hub.client import Hub, Listing, RepoFile
-from dflash_gguf.bytesio.hub.failures import LOG_IN, logged_in, status_of, told
+from dflash_gguf.bytesio.hub.failures import LOG_IN, NoSuchRepoError, logged_in, status_of, told
 from dflash_gguf.bytesio.hub.reference import Reference
 from dflash_gguf.bytesio.hub.transport import attempt, session
 from dflash_gguf.errors import HubError, InputError
@@ -70,10 +70,8 @@ def existing(hub: Hub, ref: Reference) -> Listing | None:
     """The repository as it is, None where there is none (or none that this account can see)."""
     try:
         return hub.listing(ref)
-    except HubError as error:
-        if error.message.startswith("no such repository"):
-            return None
-        raise
+    except NoSuchRepoError:
+        return None
 
 
 def create(ref: Reference, *, private: bool) -> None:
