@@ -189,4 +189,3 @@ def locate(argument: str, hub: Hub) -> Place:
     """The place that `argument` names. Raises UsageError for a malformed reference to the Hub."""
     ref = parse_reference(argument)
     return LocalPlace(argument, Path(argument)) if ref is None else HubPlace(hub, ref)
-

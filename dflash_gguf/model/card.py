@@ -119,7 +119,11 @@ def _geometry(spec: DraftSpec) -> list[str]:
 def _usage(file: CardFile) -> list[str]:
     limit = file.spec.max_draft if file.spec else 0
     name = file.name if re.fullmatch(r"[\w.+-]+", file.name) else "DRAFT.gguf"
-    return ["```sh", f"llama-server -m TARGET.gguf -md {name} --spec-type draft-dflash --spec-draft-n-max {limit}", "```"]
+    return [
+        "```sh",
+        f"llama-server -m TARGET.gguf -md {name} --spec-type draft-dflash --spec-draft-n-max {limit}",
+        "```",
+    ]
 
 
 def _inline(value: str) -> str:

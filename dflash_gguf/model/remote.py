@@ -165,5 +165,3 @@ def _check_size(listing: Listing, path: str) -> None:
     file = listing.files.get(path)
     if file is not None and file.size is not None and file.size > limit:
         raise HubError(f"{file.size:,} bytes, expected at most {limit:,}", where=str(listing.at(path)))
-
-

@@ -128,9 +128,7 @@ class SmallHub:
     def asked(self, host: str = "", method: str = "", match: str = "") -> list[Request]:
         """The requests of a host, a method, to paths holding `match`."""
         with self.lock:
-            return [
-                r for r in self.requests if host in {"", r.host} and method in {"", r.method} and match in r.path
-            ]
+            return [r for r in self.requests if host in {"", r.host} and method in {"", r.method} and match in r.path]
 
     def sent(self) -> int:
         """Body bytes sent in all."""

@@ -140,9 +140,7 @@ def test_logged_in(hub: SmallHub, run_here: Here, small: bytes, token: str) -> N
     assert token not in gated.stderr
 
 
-def test_a_token_that_is_refused(
-    hub: SmallHub, run_here: Here, small: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_is_refused(hub: SmallHub, run_here: Here, small: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_oldTokenOldTokenOldToken")
     hub.repo("org/drafts", {NAME: small})
     result = run_here("inspect", AT)

@@ -151,9 +151,7 @@ def test_what_the_hub_holds_is_compared(hub: SmallHub, run_here: Here, files: li
     assert NAMES[0] in result.stderr
 
 
-def test_a_card_of_ones_own(
-    hub: SmallHub, run_here: Here, files: list[Path], tmp_path: Path, token: str
-) -> None:
+def test_a_card_of_ones_own(hub: SmallHub, run_here: Here, files: list[Path], tmp_path: Path, token: str) -> None:
     card = tmp_path / "mine.md"
     card.write_text("---\nlicense: mit\nbase_model: org/Tiny\n---\nMine\n")
     result = run_here("publish", *files, "--repo", "org/drafts", "--card", card)
@@ -186,9 +184,7 @@ def test_a_later_file_keeps_the_earlier_in_the_card(
 def test_not_logged_in(hub: SmallHub, run_here: Here, files: list[Path]) -> None:
     result = run_here("publish", *files, "--repo", "org/drafts")
     assert (result.returncode, result.stdout) == (3, "")
-    assert result.stderr == (
-        "error: hf://org/drafts: not logged in (log in with `hf auth login`, or set HF_TOKEN)\n"
-    )
+    assert result.stderr == ("error: hf://org/drafts: not logged in (log in with `hf auth login`, or set HF_TOKEN)\n")
     assert not hub.asked()
 
 
@@ -236,9 +232,7 @@ def test_the_hub_refuses(
         (["FILE", "FILE", "--repo", "org/drafts"], "two files of this name"),
     ],
 )
-def test_usage(
-    hub: SmallHub, run_here: Here, files: list[Path], token: str, arguments: list[str], says: str
-) -> None:
+def test_usage(hub: SmallHub, run_here: Here, files: list[Path], token: str, arguments: list[str], says: str) -> None:
     result = run_here("publish", *(files[0] if word == "FILE" else word for word in arguments))
     assert result.returncode == 2
     assert says in result.stderr

@@ -213,7 +213,9 @@ def _remember(listing: Listing) -> None:
         partial.write_text(commit)
         partial.replace(name)
     except OSError as error:
-        raise OutputError(f"the cache cannot be written: {error.strerror}", where=str(name), hint="see HF_HOME") from None
+        raise OutputError(
+            f"the cache cannot be written: {error.strerror}", where=str(name), hint="see HF_HOME"
+        ) from None
 
 
 def _bar(path: str) -> Any:

@@ -141,7 +141,9 @@ def _of_transport(error: Exception, ref: Reference) -> HubError:
     if "ProxyError" in kinds:
         return HubError("the proxy does not let this through", where=where, hint="check HTTPS_PROXY and NO_PROXY")
     if "TimeoutException" in kinds:
-        return HubError("the server stopped answering", where=where, hint="repeat it; HF_HUB_DOWNLOAD_TIMEOUT waits longer")
+        return HubError(
+            "the server stopped answering", where=where, hint="repeat it; HF_HUB_DOWNLOAD_TIMEOUT waits longer"
+        )
     if "ConnectError" in kinds:
         return HubError(f"no connection to {_host()}", where=where, hint="is the network up? HF_ENDPOINT right?")
     return HubError(f"the connection broke ({type(error).__name__})", where=where, hint="repeat it")

@@ -82,9 +82,7 @@ def create(ref: Reference, *, private: bool) -> None:
         attempt(ref, lambda: HfApi().create_repo(ref.repo, private=private, exist_ok=True))
 
 
-def commit(
-    ref: Reference, uploads: list[Upload], message: str, *, parent: str | None, create_pr: bool
-) -> Committed:
+def commit(ref: Reference, uploads: list[Upload], message: str, *, parent: str | None, create_pr: bool) -> Committed:
     """Send files in one commit on the default branch, or as a pull request.
 
     `parent` is the commit that it must follow, so that nobody else's is overwritten. It is not repeated after a
@@ -141,4 +139,3 @@ def _calm() -> Iterator[None]:
         finally:
             if quiet:
                 enable_progress_bars()
-
