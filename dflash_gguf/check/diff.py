@@ -75,7 +75,9 @@ def diff(a: str | Path, b: str | Path) -> Diff:
     """
     with ExitStack() as stack:
         hub = Hub()
-        sources = [stack.enter_context(locate(str(name), hub).open(whole=True)) for name in (a, b)]
+        sources: list[ByteSource] = [
+            stack.enter_context(locate(str(name), hub).open(whole=True)) for name in (a, b)
+        ]
         headers = [scan_header(source) for source in sources]
         for header, source in zip(headers, sources, strict=True):
             header.require_sound(source.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -40,6 +39,8 @@ class Finding:
 
     def fingerprint(self, file_name: str) -> str:
         """What a baseline knows it by: the same rule at the same place of a file of the same name."""
+        import hashlib
+
         text = f"{self.rule}\0{file_name}\0{self.where}"
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 

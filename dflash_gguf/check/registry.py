@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -127,6 +126,8 @@ def _prefixes(given: Sequence[str], option: str, rules: dict[str, Rule]) -> tupl
 
 
 def _unknown(identifier: str, where: str, rules: dict[str, Rule]) -> UsageError:
+    import difflib
+
     near = difflib.get_close_matches(identifier.upper(), rules, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"ids begin with {', '.join(GROUPS)}"
     return UsageError(f"no rule is called {identifier!a}", where=where, hint=hint)

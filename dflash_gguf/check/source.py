@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,6 +50,8 @@ def open_source(place: Place, *, weights: bool) -> SourceDraft:
 
     Raises UsageError (no such folder), HubError, FormatError or ModelError (no DFlash draft).
     """
+    import hashlib
+
     folder = place.draft_folder(weights=weights)
     config = read_config(folder)
     reading = spec_from_config(config, None, where=str(folder / "config.json"))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 #: texts of more tokens than this are not compared; the largest published vocabulary has 262,144
 MAX_TOKENS = 1 << 20
+MAX_MERGES = 1 << 21
 #: 512 blocks of a DFlash 2 draft with every optional tensor
 MAX_TENSORS = MAX_BLOCKS * 19 + 12
 _PAGES = "https://huggingface.co/"
@@ -149,6 +150,12 @@ class Subject:
         """Texts of all tokens; None where there are none, or too many to be a vocabulary."""
         array = self.strings(TOKENS_KEY)
         return None if array is None or array.count > MAX_TOKENS else list(array.strings())
+
+    @cached_property
+    def merges(self) -> list[bytes] | None:
+        """All merges; None where there are none, or too many to be a vocabulary's."""
+        array = self.strings(MERGES_KEY)
+        return None if array is None or array.count > MAX_MERGES else list(array.strings())
 
     @cached_property
     def version(self) -> int:

@@ -33,9 +33,9 @@ def run(
     from dflash_gguf.model.remote import open_gguf
 
     with open_gguf(file) as source:
-        if not isinstance(source, LocalFile) and not (tensors or tokens or as_json):
-            if _show_start(source, key):
-                return
+        whole = isinstance(source, LocalFile) or tensors or tokens or as_json
+        if not whole and _show_start(source, key):
+            return
         header = scan_header(source)
         name = source.name
     if key is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from builders import target_config, v1_config, v2_config, write_draft, write_target
+from builders import target_config, v2_config, write_draft, write_target
 from builders_gguf import Parts, target_gguf
 
 from dflash_gguf.convert import Options, convert
@@ -1101,6 +1101,3 @@ def card_with_another_tensor_count(shop: Workshop) -> Case:
 @breaks("NM602", "README.md", "warning")
 def card_with_another_block_size(shop: Workshop) -> Case:
     return _card(shop, "`block_size`: 16, so n_max is 15\n")
-
-
-__all__ = ["FAULTS", "REQUIRED", "Case", "Fault", "Workshop", "quantized", "v1_config"]

@@ -5,22 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import v1_config, v2_config
 from builders_gguf import target_gguf
 
 from check.faults import FAULTS, NAME, Workshop, quantized
 from dflash_gguf.check import FileReport, check
 from dflash_gguf.check.registry import all_rules
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop.open(tmp_path_factory.mktemp("v2"), v2_config())
-
-
-@pytest.fixture(scope="module")
-def v1_shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop.open(tmp_path_factory.mktemp("v1"), v1_config())
 
 
 def only(file: Path, **options: object) -> FileReport:

@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -150,15 +150,13 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def handle(self) -> None:
-        try:
+        with suppress(ConnectionError, TimeoutError):  # a client that has what it wanted hangs up
             super().handle()
-        except (ConnectionError, TimeoutError):
-            pass  # a client that has what it wanted hangs up
 
     def do_GET(self) -> None:
         self._serve()
 
-    do_HEAD = do_POST = do_PUT = do_GET
+    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815 - the base class's names
 
     def _serve(self) -> None:
         self.body = self._read_body()

@@ -222,7 +222,7 @@ def _bar(path: str) -> Any:
     """The client's progress bar under the file's name: its own choice can be a signed link."""
     from huggingface_hub.utils import tqdm
 
-    class Bar(tqdm):  # type: ignore[misc, type-arg]
+    class Bar(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **{**kwargs, "desc": path})
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dflash_gguf.check.finding import Severity
 from dflash_gguf.check.registry import Needs, Problem, rule
-from dflash_gguf.check.subject import Subject
+from dflash_gguf.check.subject import MAX_TOKENS, MERGES_KEY, TOKENS_KEY, Subject
 from dflash_gguf.formats.gguf.values import Array
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf")
@@ -130,7 +130,7 @@ def oddities(subject: Subject) -> Iterator[Problem]:
     for key, value in subject.metadata.items():
         if isinstance(value.value, str) and (bad := _hidden(value.value)):
             yield Problem(f"the string hides the control character U+{ord(bad):04X}", key)
-        if isinstance(value.value, Array) and (array := subject.strings(key)) and not _is_utf8(array):
+        if isinstance(value.value, Array) and not _is_utf8(_strings(subject, key)):
             yield Problem("a string of the array is not UTF-8", key)
 
 
@@ -162,10 +162,18 @@ def _hidden(text: str) -> str:
     return next(odd, "") or next((c for c in text if ord(c) in _BIDI), "")
 
 
-def _is_utf8(array: Array) -> bool:
-    """Whether all strings are UTF-8: joined by a byte that no sequence can hold inside."""
+def _strings(subject: Subject, key: str) -> Iterable[bytes]:
+    """The strings of an array; none where it holds numbers, or so many that looking at them takes too long."""
+    if key in (TOKENS_KEY, MERGES_KEY):
+        return (subject.tokens if key == TOKENS_KEY else subject.merges) or ()
+    array = subject.strings(key)
+    return array.strings() if array and array.count <= MAX_TOKENS else ()
+
+
+def _is_utf8(strings: Iterable[bytes]) -> bool:
+    """Whether all are UTF-8: joined by a byte that no sequence can hold inside."""
     try:
-        b"\n".join(array.strings()).decode()
+        b"\n".join(strings).decode()
     except UnicodeDecodeError:
         return False
     return True
