@@ -75,9 +75,11 @@ def diff(a: str | Path, b: str | Path) -> Diff:
     """
     with ExitStack() as stack:
         hub = Hub()
-        sources: list[ByteSource] = [
-            stack.enter_context(locate(str(name), hub).open(whole=True)) for name in (a, b)
-        ]
+        sources: list[ByteSource] = []
+        for name in (a, b):
+            file = locate(str(name), hub).open(whole=True)
+            stack.enter_context(file)
+            sources.append(file)
         headers = [scan_header(source) for source in sources]
         for header, source in zip(headers, sources, strict=True):
             header.require_sound(source.name)

@@ -40,8 +40,8 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Convert a DFlash or DFlash 2 checkpoint plus its target's tokenizer to GGUF for llama.cpp."""
-    from dflash_gguf.convert import Options, convert
     from dflash_gguf.bytesio.hub import Hub
+    from dflash_gguf.convert import Options, convert
     from dflash_gguf.convert import dry_run as plan_only
     from dflash_gguf.model.recipe import parse_override
     from dflash_gguf.model.remote import pair_folders

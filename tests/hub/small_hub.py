@@ -234,6 +234,8 @@ class _Handler(BaseHTTPRequestHandler):
         wanted = self.headers.get("Range")
         if fault == "grown":
             data += b"more"
+        if fault == "corrupt":
+            data = data[:-1] + bytes([data[-1] ^ 1])
         if wanted is None or fault == "ignore_range":
             self._body(200, data, headers, fault)
             return

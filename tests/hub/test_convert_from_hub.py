@@ -12,8 +12,9 @@ from builders import random_tensors, safetensors_bytes, target_config, v2_config
 
 from dflash_gguf.bytesio.hub import Hub, Reference
 from dflash_gguf.bytesio.source import LocalFile
+from dflash_gguf.errors import HubError
 from dflash_gguf.formats.gguf.scan import scan_header
-from hub.conftest import Run
+from hub.conftest import Here, Run
 from hub.small_hub import Repo, SmallHub
 
 INDEX = "model.safetensors.index.json"
@@ -77,13 +78,13 @@ def test_the_same_bytes_as_from_folders(run_hub: Run, pair: tuple[Repo, Repo], t
     assert (work / OUT).read_bytes() == (work / "again.gguf").read_bytes()
 
 
-def test_a_revision_and_a_pull_request(hub: SmallHub, run_hub: Run, pair: tuple[Repo, Repo], tmp_path: Path) -> None:
+def test_a_revision_and_a_pull_request(hub: SmallHub, run_here: Here, pair: tuple[Repo, Repo], tmp_path: Path) -> None:
     draft, _ = pair
     old = draft.refs["main"]
     pull = draft.commit({**draft.commits[old], "README.md": b"---\nlicense: mit\n---\n"}, "refs/pr/3")
     draft.refs["v1"] = old
     for revision, commit, license_id in (("refs/pr/3", pull, "mit"), ("v1", old, "apache-2.0")):
-        result = run_hub("convert", f"org/Draft@{revision}", "--target", "org/Target", "--force")
+        result = run_here("convert", f"org/Draft@{revision}", "--target", "org/Target", "--force")
         assert result.returncode == 0, result.stderr
         with LocalFile(tmp_path / "work" / OUT) as file:
             metadata = scan_header(file).metadata
@@ -115,28 +116,99 @@ def test_offline(hub: SmallHub, run_hub: Run, pair: tuple[Repo, Repo], tmp_path:
     assert "config.json is not in the cache" in missing.stderr
 
 
-def test_an_unreachable_target_costs_no_download(hub: SmallHub, run_hub: Run, pair: tuple[Repo, Repo]) -> None:
-    result = run_hub("convert", "org/Draft", "--target", "org/Nowhere")
+def test_an_unreachable_target_costs_no_download(hub: SmallHub, run_here: Here, pair: tuple[Repo, Repo]) -> None:
+    result = run_here("convert", "org/Draft", "--target", "org/Nowhere")
     assert result.returncode == 3
     assert "no such repository" in result.stderr
     assert not hub.asked(match="resolve")
 
 
-def test_a_connection_that_breaks_is_resumed(hub: SmallHub) -> None:
-    """The client writes in pieces of 10 MB: what it has is not asked for again."""
-    data = random.Random(2).randbytes(25 << 20)
-    hub.repo("org/Large", {"model.safetensors": data})
-    hub.fault("cdn", "short", times=1)
+class StoppedError(BaseException):
+    """A process that ends in the middle of a download."""
+
+
+def stop(_seconds: float) -> None:
+    raise StoppedError
+
+
+@pytest.fixture(scope="module")
+def shard() -> bytes:
+    return random.Random(3).randbytes(25 << 20)
+
+
+def fetch(hub: SmallHub, data: bytes) -> bytes:
+    if "org/Large" not in hub.repos:
+        hub.repo("org/Large", {"model.safetensors": data})
     session = Hub()
     folder = session.fetch(session.listing(Reference("org/Large")), ["model.safetensors"])
-    assert (folder / "model.safetensors").read_bytes() == data
-    assert [r.headers.get("range") for r in hub.asked("cdn")] == [None, f"bytes={10 << 20}-"]
+    return (folder / "model.safetensors").read_bytes()
 
 
-def test_what_is_cached_is_not_fetched_again(hub: SmallHub, run_hub: Run, pair: tuple[Repo, Repo]) -> None:
-    assert run_hub("convert", "org/Draft", "--target", "org/Target").returncode == 0
+def ranges(hub: SmallHub) -> list[str | None]:
+    return [r.headers.get("range") for r in hub.asked("cdn")]
+
+
+def test_a_connection_that_breaks_is_resumed(hub: SmallHub, shard: bytes) -> None:
+    """The client writes in pieces of 10 MB: what it has is not asked for again."""
+    hub.fault("cdn", "short", times=1)
+    assert fetch(hub, shard) == shard
+    assert ranges(hub) == [None, f"bytes={10 << 20}-"]
+
+
+def test_a_process_that_was_stopped_is_gone_on_from(hub: SmallHub, shard: bytes, tmp_path: Path) -> None:
+    hub.fault("cdn", "short", times=1)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
+        patch.setattr("time.sleep", stop)
+        fetch(hub, shard)
     hub.forget()
-    assert run_hub("convert", "org/Draft", "--target", "org/Target", "--force").returncode == 0
+    assert fetch(hub, shard) == shard
+    assert ranges(hub) == [f"bytes={10 << 20}-"]
+    assert not list(tmp_path.rglob("*.incomplete"))
+    hub.forget()
+    assert fetch(hub, shard) == shard
+    assert not hub.asked("cdn")
+
+
+def test_a_server_that_cannot_go_on_starts_anew(hub: SmallHub, shard: bytes) -> None:
+    hub.fault("cdn", "short", times=1)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
+        patch.setattr("time.sleep", stop)
+        fetch(hub, shard)
+    hub.forget()
+    hub.fault("cdn", "ignore_range", times=1)
+    assert fetch(hub, shard) == shard
+
+
+def test_content_that_is_not_what_its_hash_says(hub: SmallHub, shard: bytes, tmp_path: Path) -> None:
+    hub.fault("cdn", "corrupt", times=1)
+    with pytest.raises(HubError, match="sha256"):
+        fetch(hub, shard)
+    assert not [path for path in tmp_path.rglob("blobs/*") if path.stat().st_size > 10 << 20]
+    assert fetch(hub, shard) == shard
+
+
+def test_the_token_stays_on_the_hub_while_downloading(hub: SmallHub, shard: bytes, token: str) -> None:
+    hub.repo("org/Large", {"model.safetensors": shard, "config.json": b"{}"}, private=True)
+    session = Hub()
+    session.fetch(session.listing(Reference("org/Large")), ["model.safetensors", "config.json"])
+    assert all(r.headers["authorization"] == f"Bearer {token}" for r in hub.asked("hub"))
+    assert hub.asked("cdn")
+    assert not any(token in str(r) for r in hub.asked("cdn"))
+
+
+def test_two_processes_fetch_a_large_file_once(hub: SmallHub, shard: bytes) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    hub.repo("org/Large", {"model.safetensors": shard})
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda _: fetch(hub, shard) == shard, range(2))) == [True, True]
+    assert ranges(hub) == [None]
+
+
+def test_what_is_cached_is_not_fetched_again(hub: SmallHub, run_here: Here, pair: tuple[Repo, Repo]) -> None:
+    assert run_here("convert", "org/Draft", "--target", "org/Target").returncode == 0
+    hub.forget()
+    assert run_here("convert", "org/Draft", "--target", "org/Target", "--force").returncode == 0
     assert {r.path.split("?")[0] for r in hub.asked()} == {"/api/models/org/Draft", "/api/models/org/Target"}
 
 
@@ -154,11 +226,11 @@ def test_two_at_once(run_hub: Run, pair: tuple[Repo, Repo], tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["../../evil.safetensors", "/etc/evil.safetensors", "a/b.safetensors", "..\\x"])
 def test_an_index_cannot_leave_the_folder(
-    hub: SmallHub, run_hub: Run, pair: tuple[Repo, Repo], tmp_path: Path, name: str
+    hub: SmallHub, run_here: Here, pair: tuple[Repo, Repo], tmp_path: Path, name: str
 ) -> None:
     draft, _ = pair
     draft.commit({INDEX: json.dumps({"weight_map": {"fc.weight": name}}).encode(), name: b"evil"})
-    result = run_hub("convert", "org/Draft", "--target", "org/Target")
+    result = run_here("convert", "org/Draft", "--target", "org/Target")
     assert result.returncode == 1
     assert "not a plain file name" in result.stderr
     assert not list(tmp_path.rglob("*evil*"))
@@ -166,66 +238,66 @@ def test_an_index_cannot_leave_the_folder(
 
 
 def test_paths_that_leave_the_repository_do_not_exist(
-    hub: SmallHub, run_hub: Run, pair: tuple[Repo, Repo], tmp_path: Path
+    hub: SmallHub, run_here: Here, pair: tuple[Repo, Repo], tmp_path: Path
 ) -> None:
     evil = ["../config.json", "/etc/x.json", "additional_chat_templates/../../../x.jinja", "C:\\x", "a\x1b[31m.json"]
     pair[1].commit(dict.fromkeys(evil, b"{}"))
-    assert run_hub("convert", "org/Draft", "--target", "org/Target").returncode == 0
+    assert run_here("convert", "org/Draft", "--target", "org/Target").returncode == 0
     assert not hub.asked(match="..")
     assert not hub.asked(match="%1B")
     assert not list(tmp_path.rglob("x.jinja"))
 
 
-def test_ten_thousand_files(hub: SmallHub, run_hub: Run, pair: tuple[Repo, Repo]) -> None:
+def test_ten_thousand_files(hub: SmallHub, run_here: Here, pair: tuple[Repo, Repo]) -> None:
     pair[1].commit({f"data/{number:05}.txt": b"x" for number in range(10_000)})
-    assert run_hub("convert", "org/Draft", "--target", "org/Target").returncode == 0
+    assert run_here("convert", "org/Draft", "--target", "org/Target").returncode == 0
     assert len(hub.asked(match="/api/models")) == 2
 
 
-def test_a_folder_of_a_repository(hub: SmallHub, run_hub: Run, pair: tuple[Repo, Repo], tmp_path: Path) -> None:
+def test_a_folder_of_a_repository(hub: SmallHub, run_here: Here, pair: tuple[Repo, Repo], tmp_path: Path) -> None:
     draft, _ = pair
     files = draft.commits[draft.refs["main"]]
     repo = hub.repo("org/Many", {f"drafts/small/{name}": data for name, data in files.items()})
-    result = run_hub("convert", "hf://org/Many/drafts/small", "--target", "org/Target")
+    result = run_here("convert", "hf://org/Many/drafts/small", "--target", "org/Target")
     assert result.returncode == 0, result.stderr
     with LocalFile(tmp_path / "work" / OUT) as file:
         metadata = scan_header(file).metadata
     assert metadata["general.source.version"].value == repo.refs["main"]
-    top = run_hub("convert", "hf://org/Many", "--target", "org/Target")
+    top = run_here("convert", "hf://org/Many", "--target", "org/Target")
     assert top.returncode == 1
     assert "folders that do: drafts/small" in top.stderr
 
 
-def test_a_pickled_mask_embedding_is_noticed(run_hub: Run, pair: tuple[Repo, Repo]) -> None:
+def test_a_pickled_mask_embedding_is_noticed(run_here: Here, pair: tuple[Repo, Repo]) -> None:
     pair[0].commit({"mask_embedding.pt": b"pickle"})
-    result = run_hub("convert", "org/Draft", "--target", "org/Target")
+    result = run_here("convert", "org/Draft", "--target", "org/Target")
     assert result.returncode == 1
     assert "mask_embedding.pt" in result.stderr
 
 
-def test_a_config_too_large_to_be_one(hub: SmallHub, run_hub: Run, pair: tuple[Repo, Repo]) -> None:
+def test_a_config_too_large_to_be_one(hub: SmallHub, run_here: Here, pair: tuple[Repo, Repo]) -> None:
     pair[1].commit({"config.json": b" " * (17 << 20)})
-    result = run_hub("convert", "org/Draft", "--target", "org/Target")
+    result = run_here("convert", "org/Draft", "--target", "org/Target")
     assert result.returncode == 3
     assert "expected at most" in result.stderr
     assert not hub.asked("hub", "GET", "/resolve/")
 
 
-def test_the_repositories_stay_apart_from_local_folders(run_hub: Run, pair: tuple[Repo, Repo], tmp_path: Path) -> None:
+def test_the_repositories_stay_apart_from_local_folders(run_here: Here, pair: tuple[Repo, Repo], tmp_path: Path) -> None:
     """A local folder of the same name is what is meant."""
     local = tmp_path / "work" / "org" / "Draft"
     local.mkdir(parents=True)
-    result = run_hub("convert", "org/Draft", "--target", "org/Target")
+    result = run_here("convert", "org/Draft", "--target", "org/Target")
     assert result.returncode == 1
     assert "error: org/Draft: holds no safetensors" in result.stderr
     shutil.rmtree(local)
-    assert run_hub("convert", "org/Draft", "--target", "org/Target").returncode == 0
+    assert run_here("convert", "org/Draft", "--target", "org/Target").returncode == 0
 
 
-def test_an_mrope_target(run_hub: Run, pair: tuple[Repo, Repo], hub: SmallHub, tmp_path: Path) -> None:
+def test_an_mrope_target(run_here: Here, pair: tuple[Repo, Repo], hub: SmallHub, tmp_path: Path) -> None:
     """The target's own config decides, as it does from a folder."""
     config = target_config(rope_parameters={"rope_theta": 1e6, "mrope_section": [8, 4, 4], "rope_type": "default"})
     pair[1].commit({"config.json": json.dumps(config).encode()})
-    assert run_hub("convert", "org/Draft", "--target", "org/Target").returncode == 0
+    assert run_here("convert", "org/Draft", "--target", "org/Target").returncode == 0
     with LocalFile(tmp_path / "work" / OUT) as file:
         assert "dflash.rope.dimension_sections" in scan_header(file).metadata

@@ -10,10 +10,10 @@ import huggingface_hub.constants as hub_constants
 import pytest
 from builders import v2_config, write_draft, write_target
 
+from dflash_gguf.bytesio.source import MemorySource
 from dflash_gguf.convert import Options, convert
 from dflash_gguf.formats.gguf.emit import OutTensor, encode_header
 from dflash_gguf.formats.gguf.scan import scan_header
-from dflash_gguf.bytesio.source import MemorySource
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
 from hub.conftest import Here, Run
@@ -148,23 +148,34 @@ def test_a_token_that_is_refused(hub: SmallHub, run_here: Here, small: bytes, mo
     assert "hf_old" not in result.stderr
 
 
-def test_no_network(hub: SmallHub, run_hub: Run) -> None:
-    closed = socket.socket()
-    closed.bind(("127.0.0.1", 0))
-    address = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    result = run_hub("inspect", AT, env={"HF_ENDPOINT": address})
+def test_no_network(hub: SmallHub, run_here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    def aim(address: str) -> None:
+        monkeypatch.setattr(hub_constants, "ENDPOINT", address)
+        template = address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(hub_constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        aim(f"http://127.0.0.1:{closed.getsockname()[1]}")
+        result = run_here("inspect", AT)
     assert result.returncode == 3
     assert "no connection to 127.0.0.1" in result.stderr
-    closed.close()
-    named = run_hub("inspect", AT, env={"HF_ENDPOINT": "http://hub.invalid"})
+    aim("http://user:secret@hub.invalid")
+
+    def resolve(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    named = run_here("inspect", AT)
     assert named.returncode == 3
     assert "the name of hub.invalid cannot be resolved" in named.stderr
+    assert "secret" not in named.stderr
 
 
 def test_no_token_and_no_signature_anywhere(hub: SmallHub, run_hub: Run, small: bytes, tmp_path: Path) -> None:
     """Not in a message, not with the client's debug log, not in a file."""
     hub.repo("org/drafts", {NAME: small}, private=True)
-    hub.fault("cdn", "short")
+    hub.fault("cdn", "wrong_range", times=1)
     env = {"HF_TOKEN": TOKEN, "DFLASH_DEBUG": "1"}
     result = run_hub("inspect", AT, env=env)
     assert result.returncode != 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dflash_gguf.bytesio.hub.download import fetch_large
 from dflash_gguf.bytesio.hub.failures import told
 from dflash_gguf.bytesio.hub.reference import Reference, check_repo_path
 from dflash_gguf.bytesio.hub.transport import attempt
@@ -108,16 +109,18 @@ class Hub:
     def _fetch_one(self, listing: Listing, path: str) -> Path:
         from huggingface_hub import constants, hf_hub_download
 
-        ref = listing.at(path)
+        ref, bar, file = listing.at(path), _bar(path), listing.files.get(path)
 
         def ask() -> Path:
+            if file is not None and not listing.offline:
+                fetch_large(ref, file, _repo_cache(ref), bar)
             return Path(
                 hf_hub_download(
                     ref.repo,
                     path,
                     revision=ref.revision,
                     etag_timeout=constants.HF_HUB_ETAG_TIMEOUT,
-                    tqdm_class=_bar(path),
+                    tqdm_class=bar,
                 )
             )
 
@@ -224,7 +227,7 @@ def _bar(path: str) -> Any:
 
     class Bar(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **{**kwargs, "desc": path})
+            super().__init__(*args, **{**kwargs, "desc": path})  # type: ignore[no-untyped-call]
 
     return Bar
 

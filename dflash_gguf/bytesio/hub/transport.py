@@ -89,4 +89,4 @@ def _quiet() -> None:
     if not os.environ.get("HF_DEBUG") and not os.environ.get("HF_HUB_VERBOSITY"):
         from huggingface_hub.utils import logging as hub_logging
 
-        hub_logging.set_verbosity_error()
+        hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
