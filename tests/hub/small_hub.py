@@ -18,6 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import huggingface_hub
+
 TOKEN = "hf_TokenThatMustNotLeak0123456789"  # noqa: S105 - of the small Hub only
 LARGE = (".gguf", ".safetensors")
 
@@ -96,7 +98,9 @@ class SmallHub:
         self._hub = self._server("hub")
         self._cdn = self._server("cdn")
         self.url = f"http://127.0.0.1:{self._hub.server_port}"
-        self.cdn_url = f"http://127.0.0.1:{self._cdn.server_port}"
+        # before 2.0 the client took another port of the same host for the Hub itself
+        other = "127.0.0.1" if int(huggingface_hub.__version__.split(".")[0]) >= 2 else "localhost"
+        self.cdn_url = f"http://{other}:{self._cdn.server_port}"
 
     def _server(self, host: str) -> ThreadingHTTPServer:
         handler = type(f"{host}Handler", (_Handler,), {"small": self, "host": host})

@@ -177,7 +177,7 @@ def _nearest(listing: Listing, path: str) -> list[str]:
 def _offline() -> bool:
     from huggingface_hub import constants
 
-    return constants.is_offline_mode()
+    return constants.HF_HUB_OFFLINE
 
 
 def _cached(ref: Reference) -> Path | None:

@@ -154,7 +154,7 @@ def _not_there(error: Exception, ref: Reference, near: Callable[[str], list[str]
     from huggingface_hub import constants, errors
 
     if isinstance(error, errors.LocalEntryNotFoundError):
-        if constants.is_offline_mode():
+        if constants.HF_HUB_OFFLINE:
             return HubError("is not in the cache, and offline mode is on", where=str(ref), hint="unset HF_HUB_OFFLINE")
         cause = error.__cause__
         return translate(cause if isinstance(cause, Exception) else error, ref)
