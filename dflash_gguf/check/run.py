@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dflash_gguf.check.target import Target
 
 MAX_BASELINE = 64 << 20
+MAX_FINDINGS = 50
 
 
 def check(
@@ -52,7 +53,7 @@ def check(
         from dflash_gguf.check.source import open_source
 
         original = open_source(locate(str(source), hub), weights=data)
-    runner = _Runner(rules, hub, pair, original, data=data)
+    runner = Runner(rules, pair, original, hub=hub, data=data)
     return Report(tuple(_without_known(report, known) for name in files for report in runner.reports(str(name))))
 
 
@@ -69,13 +70,13 @@ def read_baseline(path: Path) -> frozenset[str]:
         ) from None
 
 
-class _Runner:
+class Runner:
     """The rules that were chosen, and what they are carried out with."""
 
     def __init__(
-        self, rules: Mapping[str, Rule], hub: Hub, target: Target | None, original: SourceDraft | None, *, data: bool
+        self, rules: Mapping[str, Rule], target: Target | None, original: SourceDraft | None, *, hub: Hub, data: bool
     ) -> None:
-        self.rules, self.hub, self.target, self.original, self.data = rules, hub, target, original, data
+        self.rules, self.target, self.original, self.hub, self.data = rules, target, original, hub, data
         self.named: dict[str, Target | str] = {}
 
     def reports(self, argument: str) -> Iterator[FileReport]:
@@ -87,11 +88,11 @@ class _Runner:
             return
         for place in places:
             try:
-                yield self._report(place)
+                yield self.look_at(place)
             except DflashError as error:
                 yield FileReport(place.name, error=error, not_checked=("everything: the file could not be read",))
 
-    def _report(self, place: Place) -> FileReport:
+    def look_at(self, place: Place) -> FileReport:
         with place.open(whole=self.data) as file:
             try:
                 header, refusal = scan_header(file), None
@@ -174,9 +175,22 @@ class _Runner:
 
 
 def _findings(rule: Rule, subject: Subject) -> Iterator[Finding]:
-    for problem in rule.look(subject):
+    """What a rule finds: at most MAX_FINDINGS, then how many more there are."""
+    more = 0
+    for number, problem in enumerate(rule.look(subject)):
         severity = problem.severity or rule.severity
-        yield Finding(rule.id, severity, problem.message, problem.where, problem.hint or rule.fix)
+        if number < MAX_FINDINGS:
+            message, where = _short(problem.message, 600), _short(problem.where, 200)
+            yield Finding(rule.id, severity, message, where, problem.hint or rule.fix)
+        else:
+            more += 1
+    if more:
+        yield Finding(rule.id, severity, f"{more:,} more findings of this rule", "", rule.fix)
+
+
+def _short(text: str, limit: int) -> str:
+    """Text that may hold a whole value of the file, cut."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _ranges(ids: Sequence[str]) -> str:

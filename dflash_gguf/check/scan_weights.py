@@ -95,7 +95,7 @@ class _Scanner:
             first = raw[:unit].tobytes() if first is None else first
             self._compare(tensor.type, raw, first, seen)
         if tensor.type is GGMLType.F32 and tensor.size <= TILE:
-            seen.mean = float(np.abs(self.buffer[: tensor.size].view(np.float32)).mean())
+            seen.mean = float(np.abs(self.buffer[: tensor.size].view(np.float32)).mean(dtype=np.float64))
         return seen
 
     def _first_bad(self, kind: GGMLType, raw: NDArray[np.uint8]) -> int | None:

@@ -10,7 +10,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from dflash_gguf.bytesio.source import LocalFile
+from dflash_gguf.bytesio.hub.remote_file import RemoteFile
 from dflash_gguf.check.geometry import conv_tensors, draft_version, geometry, selector_tensors, uniform_dim
 from dflash_gguf.check.names import canonical_name
 from dflash_gguf.formats.gguf.types import ValueType
@@ -30,14 +30,18 @@ if TYPE_CHECKING:
     from dflash_gguf.formats.gguf.values import Metadata, MetaValue
     from dflash_gguf.model.spec import DraftSpec
 
-#: texts of more tokens than this are not compared; the largest published vocabulary has 262,144
-MAX_TOKENS = 1 << 20
-MAX_MERGES = 1 << 21
+#: strings of longer arrays are not looked at; the largest published vocabulary has 262,144 tokens of 6 MB
+MAX_STRINGS, MAX_STRING_BYTES = 1 << 20, 16 << 20
 #: 512 blocks of a DFlash 2 draft with every optional tensor
 MAX_TENSORS = MAX_BLOCKS * 19 + 12
 _PAGES = "https://huggingface.co/"
 TOKENS_KEY = "tokenizer.ggml.tokens"
 MERGES_KEY = "tokenizer.ggml.merges"
+
+
+def is_absurd(array: Array) -> bool:
+    """Whether an array of strings is beyond any vocabulary: looking at all of it would take too long."""
+    return array.count > MAX_STRINGS or len(array.raw) > MAX_STRING_BYTES
 
 
 class Subject:
@@ -66,7 +70,7 @@ class Subject:
     @property
     def at_hand(self) -> bool:
         """Whether all bytes can be read at no cost; of a file on the Hub only the header is."""
-        return isinstance(self.source, LocalFile)
+        return not isinstance(self.source, RemoteFile)
 
     @property
     def target_repo(self) -> str | None:
@@ -149,13 +153,13 @@ class Subject:
     def tokens(self) -> list[bytes] | None:
         """Texts of all tokens; None where there are none, or too many to be a vocabulary."""
         array = self.strings(TOKENS_KEY)
-        return None if array is None or array.count > MAX_TOKENS else list(array.strings())
+        return None if array is None or is_absurd(array) else list(array.strings())
 
     @cached_property
     def merges(self) -> list[bytes] | None:
         """All merges; None where there are none, or too many to be a vocabulary's."""
         array = self.strings(MERGES_KEY)
-        return None if array is None or array.count > MAX_MERGES else list(array.strings())
+        return None if array is None or is_absurd(array) else list(array.strings())
 
     @cached_property
     def version(self) -> int:

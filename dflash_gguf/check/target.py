@@ -123,7 +123,7 @@ def _folder_words(folder: Path, rows: int) -> Words:
 
 
 def _of_header(name: str, header: Header) -> Target:
-    from dflash_gguf.check.subject import MAX_TOKENS, TOKENS_KEY
+    from dflash_gguf.check.subject import TOKENS_KEY, is_absurd
     from dflash_gguf.formats.gguf.values import Array
 
     metadata = header.metadata
@@ -146,7 +146,7 @@ def _of_header(name: str, header: Header) -> Target:
     xd_rope = _plain(architecture) == "hunyuanvl"
 
     def words(_rows: int) -> Words:
-        if array is None or array.count > MAX_TOKENS:
+        if array is None or is_absurd(array):
             return Words(problem=f"{name} holds no tokens that can be compared")
         return Words(list(array.strings()), text("tokenizer.ggml.model"), text("tokenizer.ggml.pre"))
 

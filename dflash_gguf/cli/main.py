@@ -27,6 +27,8 @@ COMMANDS: dict[str, str] = {
     "check": "Find every way a draft file is silently bad.",
     "explain": "Explain a rule of check.",
     "diff": "Compare two GGUF files.",
+    "draft": "Draft one block with the numpy executor.",
+    "generate": "Generate with a draft and its target, both in numpy.",
     "publish": "Upload drafts to the Hub, checked and verified.",
 }
 

@@ -9,6 +9,7 @@ from dflash_gguf.bytesio.hub import Hub, Listing, parse_reference
 from dflash_gguf.bytesio.hub.remote_file import RemoteFile
 from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.errors import HubError, ModelError, UsageError
+from dflash_gguf.formats.safetensors import SourceTensor, read_header
 from dflash_gguf.model.checkpoint import INDEX, MAX_CONFIG, MAX_INDEX, read_json, shards
 
 CARD = "README.md"
@@ -25,6 +26,7 @@ TARGET_FILES = (
 )
 #: fetched only to say what kind of tokenizer a target without a tokenizer.json has
 _OTHER_TOKENIZERS = ("tokenizer.model", "tiktoken.model", "qwen.tiktoken", "tekken.json", "vocab.json", "vocab.txt")
+_VOCABULARY = ("embed_tokens.weight", "lm_head.weight")
 _TEMPLATES = "additional_chat_templates/"
 MAX_TOKENIZER = 256 << 20
 
@@ -76,6 +78,54 @@ def open_gguf(file: str, hub: Hub | None = None) -> LocalFile | RemoteFile:
 def gguf_files(listing: Listing) -> list[str]:
     """Paths of the GGUF files of a repository."""
     return sorted(path for path in listing.files if path.lower().endswith(".gguf"))
+
+
+def whole_target_folder(target: str, hub: Hub) -> Path:
+    """As `target_folder`, with its weights: what computing the target itself takes."""
+    ref = parse_reference(target)
+    if ref is None:
+        return Path(target)
+    listing = hub.listing(ref)
+    folder = _fetch_target(hub, listing, ref.path)
+    _fetch(hub, listing, ref.path, _weights(hub, listing, ref.path, _names(listing, ref.path)))
+    return folder
+
+
+def gguf_path(file: str, hub: Hub) -> Path:
+    """A GGUF whose weights will be read: a local path as it is, a file of a repository from the cache."""
+    ref = parse_reference(file)
+    if ref is None:
+        return Path(file)
+    if not ref.path:
+        raise UsageError("names a repository, not a file", where=str(ref), hint="add /name.gguf")
+    return hub.fetch(hub.listing(ref), [ref.path]) / ref.path
+
+
+def vocabulary_tensors(target: str, hub: Hub) -> dict[str, SourceTensor]:
+    """A target's embedding and head (where it has one of its own), to be read row by row where they are.
+
+    Of a repository's weights only the headers of the files that hold them are read here: name → tensor, as in the
+    checkpoint. Raises UsageError for a local path, HubError, FormatError, or ModelError without an embedding.
+    """
+    ref = parse_reference(target)
+    if ref is None:
+        raise UsageError("is no repository on the Hub", where=target, hint="open the folder itself")
+    listing = hub.listing(ref)
+    names = listing.inside(ref.path)
+    prefix = f"{ref.path}/" if ref.path else ""
+    if INDEX in names:
+        index = _fetch(hub, listing, ref.path, [INDEX]) / INDEX
+        held = shards(read_json(index, limit=MAX_INDEX), str(listing.at(prefix + INDEX)))
+        files = [shard for shard, tensors in held.items() if any(name.endswith(_VOCABULARY) for name in tensors)]
+    else:
+        files = [name for name in names if name.endswith(".safetensors")]
+    found: dict[str, SourceTensor] = {}
+    for name in files:
+        tensors = read_header(hub.open(listing.at(prefix + name)))
+        found |= {key: tensor for key, tensor in tensors.items() if key.endswith(_VOCABULARY)}
+    if not any(name.endswith(_VOCABULARY[0]) for name in found):
+        raise ModelError(f"no tensor ends in {_VOCABULARY[0]}", where=str(listing.at(ref.path)))
+    return found
 
 
 def pair_folders(draft: str, target: str, hub: Hub) -> tuple[Path, Path]:

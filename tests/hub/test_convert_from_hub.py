@@ -7,13 +7,15 @@ import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-from builders import random_tensors, safetensors_bytes, target_config, v2_config, write_target
+from builders import bf16, random_tensors, safetensors_bytes, target_config, v2_config, write_target
 
 from dflash_gguf.bytesio.hub import Hub, Reference
 from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.errors import HubError
 from dflash_gguf.formats.gguf.scan import scan_header
+from dflash_gguf.model.remote import vocabulary_tensors
 from hub.conftest import Here, Run
 from hub.small_hub import Repo, SmallHub
 
@@ -301,3 +303,50 @@ def test_an_mrope_target(run_here: Here, pair: tuple[Repo, Repo], hub: SmallHub,
     assert run_here("convert", "org/Draft", "--target", "org/Target").returncode == 0
     with LocalFile(tmp_path / "work" / OUT) as file:
         assert "dflash.rope.dimension_sections" in scan_header(file).metadata
+
+
+def test_embedding_and_head_are_read_in_place(hub: SmallHub, tmp_path: Path) -> None:
+    """Of a target in shards, the rows that are asked for and two headers."""
+    rng = np.random.default_rng(1)
+    tensors = {
+        "model.embed_tokens.weight": bf16(rng.standard_normal((2048, 64))),
+        "model.norm.weight": bf16(rng.standard_normal(64)),
+        "lm_head.weight": bf16(rng.standard_normal((20_000, 64))),
+    }
+    files = [f"model-{number:05}-of-00003.safetensors" for number in (1, 2, 3)]
+    weight_map = dict(zip(tensors, files, strict=True))
+    shards = {file: safetensors_bytes({name: tensors[name]}) for name, file in weight_map.items()}
+    hub.repo("org/Big", {INDEX: json.dumps({"weight_map": weight_map}).encode(), **shards})
+    found = vocabulary_tensors("org/Big", Hub())
+    assert set(found) == {"model.embed_tokens.weight", "lm_head.weight"}
+    head = found["lm_head.weight"]
+    row = head.source.read(head.offset + 19_999 * 128, 128)
+    assert row == tensors["lm_head.weight"][-1].tobytes()
+    assert not hub.asked(match=files[1])
+    assert hub.sent() < len(shards[files[0]]) + 300_000
+
+
+def test_draft_with_a_target_on_the_hub(
+    hub: SmallHub, run_here: Here, pair: tuple[Repo, Repo], tmp_path: Path
+) -> None:
+    """The block is the one that the same target gives from a folder; of its weights only the shared ones are read."""
+    rng = np.random.default_rng(2)
+    shared = {"model.embed_tokens.weight": bf16(rng.standard_normal((2048, 64)))}
+    layer = {"model.layers.0.mlp.up_proj.weight": bf16(rng.standard_normal((4000, 64)))}
+    files = {"a.safetensors": safetensors_bytes(shared), "b.safetensors": safetensors_bytes(layer)}
+    weight_map = {**dict.fromkeys(shared, "a.safetensors"), **dict.fromkeys(layer, "b.safetensors")}
+    files[INDEX] = json.dumps({"weight_map": weight_map}).encode()
+    files["config.json"] = json.dumps(target_config()).encode()
+    hub.repo("org/Shared", files)
+    folder = tmp_path / "Shared"
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    assert run_here("convert", "org/Draft", "--target", "org/Target").returncode == 0
+    made = (tmp_path / "work" / OUT).read_bytes()
+    hub.repo("org/drafts", {OUT: made})
+    options = ("--features", "random:5:1", "--anchor", "7", "--json")
+    remote = run_here("draft", f"hf://org/drafts/{OUT}", "--target", "org/Shared", *options)
+    assert remote.returncode == 0, remote.stderr
+    assert remote.stdout == run_here("draft", OUT, "--target", folder, *options).stdout
+    assert not hub.asked(match="b.safetensors")

@@ -32,7 +32,7 @@ class RemoteFile:
         self.etag: str = meta.etag
         self._url, self._own_host = self._place(ref, meta)
         self._range_etag = ""
-        self._kept = b""
+        self._kept = bytearray()
         self._lock = threading.Lock()
 
     def read(self, offset: int, length: int) -> bytes:
@@ -48,7 +48,7 @@ class RemoteFile:
                 upto = min(self.size, max(end, FIRST_READ))
                 self._kept += self._fetch(kept, upto)
             if end <= len(self._kept):
-                return self._kept[offset:end]
+                return bytes(self._kept[offset:end])
         return self._fetch(offset, end)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:

@@ -66,7 +66,7 @@ def require_known_pre(name: str) -> None:
     """Raise UsageError unless llama.cpp knows `name`."""
     if name in PRE_NAMES:
         return
-        import difflib
+    import difflib
 
     near = difflib.get_close_matches(name, sorted(PRE_NAMES), n=3, cutoff=0.4)
     hint = f"did you mean {', '.join(near)}?" if near else "see llama.cpp's list of pre-tokenizers"
