@@ -13,7 +13,14 @@ from dflash_gguf.errors import UsageError
 from dflash_gguf.executor.decode import Generation, Settings, speculate
 from dflash_gguf.executor.draft import DraftModel
 from dflash_gguf.executor.features import load_features
-from dflash_gguf.executor.loading import numpy_target, open_draft, open_target, open_vocabulary, stop_tokens, vocabulary_of
+from dflash_gguf.executor.loading import (
+    numpy_target,
+    open_draft,
+    open_target,
+    open_vocabulary,
+    stop_tokens,
+    vocabulary_of,
+)
 from dflash_gguf.executor.selector import Proposal, walk
 from dflash_gguf.executor.text import TextTokenizer, tokenizer_of_folder, tokenizer_of_gguf
 from dflash_gguf.executor.threads import one_blas_thread
@@ -75,9 +82,9 @@ def draft(
 ) -> Drafted:
     """Draft one block after the context that `features` describe; `anchor` stands at the position behind them.
 
-    `features`: a .npy or .safetensors file of (N, taps · H), or `random:N[:SEED]`. `target` (a folder, a GGUF or
-    a repository on the Hub) lends its embedding and head; None when the draft has its own. `memory`: bytes to stay within; weights that do not
-    fit are read again.
+    `features`: a .npy or .safetensors file of (N, taps · H), or `random:N[:SEED]`. `target` (a folder, a GGUF or a
+    repository on the Hub) lends its embedding and head; None when the draft has its own. `memory`: bytes to stay
+    within; weights that do not fit are read again.
     Raises UsageError for values out of range, and what opening and computing raise.
     """
     limits, sampling = limits or Limits(), sampling or Sampling()

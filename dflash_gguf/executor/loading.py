@@ -142,7 +142,8 @@ def open_vocabulary(target: str, budget: Budget, files: ExitStack) -> OpenTarget
     if ref is None:
         return open_target(Path(target), budget, files, row_by_row=False)
     if ref.path.endswith(".gguf"):
-        file = files.enter_context(open_gguf(target, Hub()))
+        file = open_gguf(target, Hub())
+        files.enter_context(file)
         header = scan_header(file)
         header.require_sound(file.name)
         return OpenTarget(Path(target), Weights(GGUFTensors(file, header.tensors), budget), metadata=header.metadata)

@@ -11,11 +11,11 @@ from typing import Any, Self, cast
 from builders_gguf import Parts
 
 from check.faults import I32, MASK, TOKENS, U32, Workshop
+from dflash_gguf.bytesio.hub import Hub
 from dflash_gguf.bytesio.source import MemorySource
 from dflash_gguf.check import FileReport
 from dflash_gguf.check.place import Place
 from dflash_gguf.check.registry import all_rules
-from dflash_gguf.bytesio.hub import Hub
 from dflash_gguf.check.run import Runner
 
 #: numbers that overflow something
@@ -39,7 +39,7 @@ class MemoryPlace:
     data: bytes
     is_of_repo: bool = False
 
-    def open(self, *, whole: bool) -> _OpenMemory:
+    def open(self, *, whole: bool) -> _OpenMemory:  # noqa: ARG002 - it is whole
         return _OpenMemory(self.data, self.name)
 
     def card(self) -> None:

@@ -18,11 +18,11 @@ import atheris
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 with atheris.instrument_imports(include=["dflash_gguf"]):
+    from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.bytesio.source import MemorySource
     from dflash_gguf.check.finding import Report
     from dflash_gguf.check.registry import all_rules
     from dflash_gguf.check.render import renderer
-    from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.check.run import Runner
 
     RULES = all_rules()  # imports the rules, which have to be instrumented too
@@ -46,7 +46,7 @@ class _Place:
     data: bytes
     is_of_repo: bool = False
 
-    def open(self, *, whole: bool) -> _Source:
+    def open(self, *, whole: bool) -> _Source:  # noqa: ARG002 - it is whole
         return _Source(self.data, self.name)
 
     def card(self) -> None:

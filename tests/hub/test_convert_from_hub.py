@@ -159,9 +159,10 @@ def test_a_connection_that_breaks_is_resumed(hub: SmallHub, shard: bytes) -> Non
 
 def test_a_process_that_was_stopped_is_gone_on_from(hub: SmallHub, shard: bytes, tmp_path: Path) -> None:
     hub.fault("cdn", "short", times=1)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("time.sleep", stop)
-        fetch(hub, shard)
+        with pytest.raises(StoppedError):
+            fetch(hub, shard)
     hub.forget()
     assert fetch(hub, shard) == shard
     assert ranges(hub) == [f"bytes={10 << 20}-"]
@@ -173,9 +174,10 @@ def test_a_process_that_was_stopped_is_gone_on_from(hub: SmallHub, shard: bytes,
 
 def test_a_server_that_cannot_go_on_starts_anew(hub: SmallHub, shard: bytes) -> None:
     hub.fault("cdn", "short", times=1)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("time.sleep", stop)
-        fetch(hub, shard)
+        with pytest.raises(StoppedError):
+            fetch(hub, shard)
     hub.forget()
     hub.fault("cdn", "ignore_range", times=1)
     assert fetch(hub, shard) == shard
@@ -285,7 +287,7 @@ def test_a_config_too_large_to_be_one(hub: SmallHub, run_here: Here, pair: tuple
     assert not hub.asked("hub", "GET", "/resolve/")
 
 
-def test_the_repositories_stay_apart_from_local_folders(run_here: Here, pair: tuple[Repo, Repo], tmp_path: Path) -> None:
+def test_what_is_local_is_meant(run_here: Here, pair: tuple[Repo, Repo], tmp_path: Path) -> None:
     """A local folder of the same name is what is meant."""
     local = tmp_path / "work" / "org" / "Draft"
     local.mkdir(parents=True)
@@ -326,9 +328,7 @@ def test_embedding_and_head_are_read_in_place(hub: SmallHub, tmp_path: Path) -> 
     assert hub.sent() < len(shards[files[0]]) + 300_000
 
 
-def test_draft_with_a_target_on_the_hub(
-    hub: SmallHub, run_here: Here, pair: tuple[Repo, Repo], tmp_path: Path
-) -> None:
+def test_draft_with_a_target_on_the_hub(hub: SmallHub, run_here: Here, pair: tuple[Repo, Repo], tmp_path: Path) -> None:
     """The block is the one that the same target gives from a folder; of its weights only the shared ones are read."""
     rng = np.random.default_rng(2)
     shared = {"model.embed_tokens.weight": bf16(rng.standard_normal((2048, 64)))}
