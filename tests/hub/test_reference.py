@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from builders import ROOT
 
 from dflash_gguf.bytesio.hub import Reference, parse_reference
 from dflash_gguf.errors import UsageError
@@ -123,3 +127,11 @@ def test_links_to_the_endpoint_that_is_set(monkeypatch: pytest.MonkeyPatch) -> N
     assert parse_reference("http://127.0.0.1:8080/hub/a/b/blob/main/x.gguf") == R("a/b", "main", "x.gguf")
     with pytest.raises(UsageError):
         parse_reference("http://127.0.0.1:9090/a/b")
+
+
+def test_the_client_is_not_imported_before_it_is_needed() -> None:
+    """It takes longer to import than a local file to inspect."""
+    modules = ", ".join(f"dflash_gguf.{m}" for m in ("cli.inspect", "cli.convert", "cli.check", "cli.publish"))
+    code = f"import sys, {modules}; sys.exit('huggingface_hub' in sys.modules or 'numpy' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
