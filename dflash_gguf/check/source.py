@@ -45,11 +45,14 @@ class SourceDraft:
             yield pair_tensors(self.spec, checkpoint.tensors, has_embed_tokens=has_embedding, where=str(self.folder))
 
 
-def open_source(place: Place) -> SourceDraft:
-    """Read a checkpoint's config. Raises UsageError (no such folder), FormatError or ModelError (no DFlash draft)."""
+def open_source(place: Place, *, weights: bool) -> SourceDraft:
+    """Read a checkpoint's config; of one on the Hub, `weights` fetches those too.
+
+    Raises UsageError (no such folder), HubError, FormatError or ModelError (no DFlash draft).
+    """
     import hashlib
 
-    folder = place.path
+    folder = place.draft_folder(weights=weights)
     config = read_config(folder)
     reading = spec_from_config(config, None, where=str(folder / "config.json"))
     return SourceDraft(

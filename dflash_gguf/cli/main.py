@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "diff": "Compare two GGUF files.",
     "draft": "Draft one block with the numpy executor.",
     "generate": "Generate with a draft and its target, both in numpy.",
+    "publish": "Upload drafts to the Hub, checked and verified.",
 }
 
 
