@@ -294,6 +294,16 @@ def test_faulty_tensors_are_refused(name: str, kind: str, target: Path, tmp_path
     assert [path.name for path in tmp_path.iterdir() if "gguf" in path.name] == []
 
 
+@pytest.mark.parametrize(("kind", "value"), [("f16", 1e5), ("q4_0", 1e6), ("q8_0", 1e7), ("bf16", 3.4e38)])
+def test_a_weight_that_the_type_cannot_hold_is_refused(kind: str, value: float, target: Path, tmp_path: Path) -> None:
+    tensors = random_tensors(v1_config(), dtype="F32")
+    tensors["fc.weight"][3, 5] = value
+    draft = write_draft(tmp_path / "d", v1_config(), tensors, dtype="F32")
+    with pytest.raises(ModelError, match=f"is too large for {kind.upper()}"):
+        one(draft, target, tmp_path, kind)
+    one(draft, target, tmp_path, "f32")
+
+
 def test_the_first_ten_missing_are_named(target: Path, tmp_path: Path) -> None:
     draft = write_draft(tmp_path / "d", v2_config(), {"norm.weight": bf16(np.ones(64))})
     with pytest.raises(ModelError) as caught:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from dflash_gguf.cli.output import progress_bar
-from dflash_gguf.cli.plan_view import report_files, show_plan, tell
+from dflash_gguf.cli.plan_view import listening, report_files, show_plan, tell
 from dflash_gguf.errors import UsageError
-
-if TYPE_CHECKING:
-    from dflash_gguf.convert.plan import Plan
 
 
 def run(
@@ -62,13 +58,8 @@ def run(
         tell(plan)
         show_plan(plan, as_json=as_json)
         return
-    with progress_bar("converting") as (set_total, advance):
-
-        def on_plan(plan: Plan) -> None:
-            tell(plan)
-            set_total(plan.source_bytes)
-
-        done = convert(Path(draft), Path(target), options, progress=advance, on_plan=on_plan)
+    with listening("converting") as listener:
+        done = convert(Path(draft), Path(target), options, listener)
     report_files(done.plan, done.seconds, as_json=as_json)
 
 

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from dflash_gguf.cli.output import complain, emit_json, safe, say, size_text, table
+from dflash_gguf.cli.output import complain, emit_json, progress_bar, safe, say, size_text, table
 
 if TYPE_CHECKING:
+    from dflash_gguf.convert import Listener
     from dflash_gguf.convert.plan import OutputPlan, Plan
+
+
+@contextmanager
+def listening(label: str) -> Iterator[Listener]:
+    """A progress bar, the plan's warnings, and a word when kernels have to be compiled first."""
+    from dflash_gguf.convert import Listener
+
+    with progress_bar(label) as (set_total, advance):
+
+        def on_plan(plan: Plan) -> None:
+            tell(plan)
+            set_total(plan.source_bytes)
+
+        yield Listener(on_plan, lambda: complain("compiling quantization kernels, once for this machine …"), advance)
 
 
 def report_files(plan: Plan, seconds: float, *, as_json: bool) -> None:

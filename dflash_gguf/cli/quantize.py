@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dflash_gguf.cli.output import progress_bar
-from dflash_gguf.cli.plan_view import report_files, show_plan, tell
+from dflash_gguf.cli.plan_view import listening, report_files, show_plan
 
 
 def run(
@@ -29,7 +28,7 @@ def run(
     from dflash_gguf.convert.requantize import quantize_file
     from dflash_gguf.model.recipe import parse_override
 
-    with progress_bar("quantizing") as (set_total, advance):
+    with listening("quantizing") as listener:
         plan, seconds = quantize_file(
             Path(source),
             Path(out),
@@ -38,10 +37,8 @@ def run(
             fallback=not no_fallback,
             force=force,
             dry_run=dry_run,
-            progress=advance,
-            on_plan=lambda plan: set_total(plan.source_bytes),
+            listener=listener,
         )
-    tell(plan)
     if dry_run:
         show_plan(plan, as_json=as_json)
     else:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_gguf.convert.plan import Options, OutputPlan, Plan, make_plan
-from dflash_gguf.convert.run import run_plan
+from dflash_gguf.convert.run import Listener, run_plan
 from dflash_gguf.errors import UsageError
 from dflash_gguf.model.checkpoint import Checkpoint
+
+_NOBODY = Listener()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,25 +23,17 @@ class Converted:
     seconds: float
 
 
-def convert(
-    draft: Path,
-    target: Path,
-    options: Options,
-    *,
-    progress: Callable[[int], None] = lambda _: None,
-    on_plan: Callable[[Plan], None] = lambda _: None,
-) -> Converted:
+def convert(draft: Path, target: Path, options: Options, listener: Listener = _NOBODY) -> Converted:
     """Convert a checkpoint folder to one GGUF per type.
 
-    `progress` is told source bytes as they are done (from several threads), `on_plan` the plan before anything is
-    written. Raises the errors of `make_plan` and `run_plan`.
+    Raises the errors of `make_plan` and `run_plan`.
     """
     start = time.perf_counter()
     with Checkpoint(draft) as checkpoint:
         plan = make_plan(checkpoint, target, options)
         _refuse_input_as_output(plan, draft, target)
-        on_plan(plan)
-        run_plan(plan, progress, force=options.force)
+        listener.on_plan(plan)
+        run_plan(plan, listener, force=options.force)
     return Converted(plan, time.perf_counter() - start)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from dflash_gguf.bytesio.atomic import check_output, check_room
 from dflash_gguf.bytesio.source import ByteSource, LocalFile
 from dflash_gguf.convert.plan import OutputPlan, Plan, PlannedTensor
-from dflash_gguf.convert.run import run_plan
+from dflash_gguf.convert.run import Listener, run_plan
 from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.gguf.emit import OutTensor, encode_header
 from dflash_gguf.formats.gguf.layout import TensorInfo
@@ -21,6 +21,7 @@ from dflash_gguf.model.metadata import general_pairs, spec_from_metadata
 from dflash_gguf.model.recipe import RECIPES, Override, TypeChoice, choose_types
 
 _FLOATS = {GGMLType.F32: "F32", GGMLType.F16: "F16", GGMLType.BF16: "BF16"}
+_NOBODY = Listener()
 
 
 def quantize_file(
@@ -32,8 +33,7 @@ def quantize_file(
     fallback: bool = True,
     force: bool = False,
     dry_run: bool = False,
-    progress: Callable[[int], None] = lambda _: None,
-    on_plan: Callable[[Plan], None] = lambda _: None,
+    listener: Listener = _NOBODY,
 ) -> tuple[Plan, float]:
     """Write `source` (F32, F16 or BF16 matrices) as `recipe`; returns the plan and the seconds it took.
 
@@ -50,9 +50,9 @@ def quantize_file(
         header.require_sound(file.name)
         plan = _plan(file, header, out, recipe.lower(), overrides, fallback=fallback)
         check_room({out: plan.outputs[0].header.file_size})
-        on_plan(plan)
+        listener.on_plan(plan)
         if not dry_run:
-            run_plan(plan, progress, force=force)
+            run_plan(plan, listener, force=force)
     return plan, time.perf_counter() - start
 
 

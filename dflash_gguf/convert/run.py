@@ -16,11 +16,10 @@ from dflash_gguf.bytesio.atomic import AtomicFile
 from dflash_gguf.convert.plan import OutputPlan, Plan
 from dflash_gguf.convert.tiles import TileReader
 from dflash_gguf.errors import OutputError
-from dflash_gguf.formats.gguf.types import tensor_bytes
+from dflash_gguf.formats.blocks import warm_up
+from dflash_gguf.formats.gguf.types import GGMLType, tensor_bytes
 
 TILE = 1 << 20  # weights; 2 MiB of BF16 stay in the second-level cache with their float32 copy
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +31,25 @@ class _Tile:
     rows: int
 
 
-def run_plan(plan: Plan, progress: Progress, *, force: bool) -> None:
-    """Write all outputs of `plan`; `progress` is told source bytes as they are done, from several threads.
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who wants to know: the plan once it stands, that kernels are being compiled, and source bytes as they are done.
+
+    `on_bytes` is called from several threads.
+    """
+
+    on_plan: Callable[[Plan], None] = lambda _: None
+    on_compile: Callable[[], None] = lambda: None
+    on_bytes: Callable[[int], None] = lambda _: None
+
+
+def run_plan(plan: Plan, listener: Listener, *, force: bool) -> None:
+    """Write all outputs of `plan`.
 
     Nothing appears under a final name before every output is whole, re-read and synced. Raises InputError,
     OutputError, or ModelError for a weight that is NaN or infinite.
     """
+    warm_up(_kernel_types(plan), listener.on_compile)
     with ExitStack() as stack:
         files = [
             stack.enter_context(AtomicFile(output.path, output.header.file_size, force=force))
@@ -45,11 +57,17 @@ def run_plan(plan: Plan, progress: Progress, *, force: bool) -> None:
         ]
         for file, output in zip(files, plan.outputs, strict=True):
             _write_frame(file, output)
-        _Writer(plan, files, progress).run()
+        _Writer(plan, files, listener.on_bytes).run()
         for file, output in zip(files, plan.outputs, strict=True):
             _verify(file, output)
         for file in files:
             file.commit()
+
+
+def _kernel_types(plan: Plan) -> list[GGMLType]:
+    """Types that some tile will be quantized to, so that numba is not imported for a plain copy."""
+    pairs = {(t.source.dtype, t.out.type) for output in plan.outputs for t in output.tensors}
+    return sorted({kind for dtype, kind in pairs if kind.name != dtype and kind is not GGMLType.F32})
 
 
 def _write_frame(file: AtomicFile, output: OutputPlan) -> None:
@@ -69,8 +87,8 @@ def _verify(file: AtomicFile, output: OutputPlan) -> None:
 class _Writer:
     """Threads that take tiles one after another until none is left or one of them fails."""
 
-    def __init__(self, plan: Plan, files: list[AtomicFile], progress: Progress) -> None:
-        self.plan, self.files, self.progress = plan, files, progress
+    def __init__(self, plan: Plan, files: list[AtomicFile], on_bytes: Callable[[int], None]) -> None:
+        self.plan, self.files, self.on_bytes = plan, files, on_bytes
         self.tiles = _tiles(plan)
         self.lock = threading.Lock()
         self.stop = False
@@ -106,7 +124,7 @@ class _Writer:
             row_bytes = tensor_bytes(out.type, out.shape[0])
             data: NDArray[np.uint8] = reader.encode(out.type)
             file.write(output.header.offsets[tile.index] + tile.first * row_bytes, data.data)
-        self.progress(size)
+        self.on_bytes(size)
 
 
 def _tiles(plan: Plan) -> Iterator[_Tile]:

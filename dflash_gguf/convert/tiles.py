@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash_gguf.errors import ModelError
+from dflash_gguf.formats.blocks import bf16_to_f32, dequantize, quantize
 from dflash_gguf.formats.gguf.types import GGMLType, tensor_bytes
 
 if TYPE_CHECKING:
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 _Bits: TypeAlias = NDArray[np.uint16] | NDArray[np.uint32]
 
 _NUMPY = {"BF16": np.uint16, "F16": np.uint16, "F32": np.uint32}
-_EXPONENT = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000}
 _RAW = {"BF16": GGMLType.BF16, "F16": GGMLType.F16, "F32": GGMLType.F32}
+#: bits of the largest size each dtype may have: one less than infinity's
+_FINITE = {"BF16": 0x7F7F, "F16": 0x7BFF, "F32": 0x7F7FFFFF}
+#: no type's scales or values overflow below F16's largest number
+_HARMLESS = np.float32(65504)
 
 
 class TileReader:
@@ -26,9 +30,11 @@ class TileReader:
     def __init__(self, head: int) -> None:
         self.head = head
         self._buffer = np.empty(0, np.uint8)
+        self._wide = np.empty(0, np.float32)
         self._bits: _Bits = np.empty(0, np.uint16)
         self._dtype = "BF16"
-        self._float: NDArray[np.float32] | None = None
+        self._values: NDArray[np.float32] | None = None
+        self._large = False
         self._where = ""
 
     def read(self, tensor: PlannedTensor, first: int, rows: int) -> int:
@@ -40,7 +46,7 @@ class TileReader:
             self._buffer = np.empty(size, np.uint8)
         raw = self._buffer[:size]
         source.source.read_into(source.offset + first * size // rows, raw.data)
-        self._dtype, self._float, self._where = source.dtype, None, f"{source.source.name}: {source.name}"
+        self._dtype, self._values, self._where = source.dtype, None, f"{source.source.name}: {source.name}"
         self._bits = raw.view(_NUMPY[source.dtype])
         self._check_finite(first * row)
         if tensor.permuted:
@@ -48,35 +54,45 @@ class TileReader:
         return size
 
     def encode(self, ggml_type: GGMLType) -> NDArray[np.uint8]:
-        """The tile in `ggml_type`; valid until the next `read`."""
+        """The tile in `ggml_type`; valid until the next `read`. Raises ModelError for what the type cannot hold."""
         if ggml_type is _RAW[self._dtype]:
             return self._bits.view(np.uint8)
-        from dflash_gguf.formats.blocks import quantize
-
-        values = self._values()
+        values = self._floats()
         out = np.empty(tensor_bytes(ggml_type, values.size), np.uint8)
         quantize(ggml_type, values, out)
+        if self._large and not np.isfinite(dequantize(ggml_type, out)).all():
+            raise ModelError(
+                f"a weight of {np.abs(values).max():g} is too large for {ggml_type.name}",
+                where=self._where,
+                hint="--tensor-type gives it a wider type",
+            )
         return out
 
-    def _values(self) -> NDArray[np.float32]:
-        if self._float is None:
+    def _floats(self) -> NDArray[np.float32]:
+        if self._values is None:
             if self._dtype == "BF16":
-                self._float = (self._bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+                if self._wide.size < self._bits.size:
+                    self._wide = np.empty(self._bits.size, np.float32)
+                self._values = self._wide[: self._bits.size]
+                bf16_to_f32(self._bits.view(np.uint16), self._values)
             elif self._dtype == "F16":
-                self._float = self._bits.view(np.float16).astype(np.float32)
+                self._values = self._bits.view(np.float16).astype(np.float32)
             else:
-                self._float = self._bits.view(np.float32)
-        return self._float
+                self._values = self._bits.view(np.float32)
+        return self._values
 
     def _check_finite(self, first_weight: int) -> None:
-        """A NaN or an infinity has all exponent bits set."""
-        mask = self._bits.dtype.type(_EXPONENT[self._dtype])
-        masked = self._bits & mask
-        if masked.max(initial=0) == mask:
-            position = first_weight + int(np.argmax(masked == mask))
+        """Sizes order as their bits do, so the largest says at once whether all are finite, and whether any is large."""
+        kind = self._bits.dtype.type
+        sizes = self._bits & kind((1 << 8 * self._bits.itemsize - 1) - 1)
+        largest = sizes.max(initial=0)
+        if largest > _FINITE[self._dtype]:
+            position = first_weight + int(np.argmax(sizes > _FINITE[self._dtype]))
             raise ModelError(
                 f"weight {position:,} is NaN or infinite", where=self._where, hint="the checkpoint is damaged"
             )
+        bits = np.array([int(largest) << 16 if self._dtype == "BF16" else int(largest)], np.uint32)
+        self._large = self._dtype != "F16" and bool(bits.view(np.float32)[0] > _HARMLESS)
 
 
 def _evens_first(bits: _Bits, head: int, row: int) -> _Bits:

@@ -7,9 +7,9 @@ Way in: quantize, dequantize, warm_up; mxfp8.encode, mxfp8.decode. Kernels are i
 from dflash_gguf.formats.blocks.codec import (
     DEQUANTIZABLE,
     QUANTIZABLE,
+    announced,
     bf16_to_f32,
     dequantize,
-    first_non_finite,
     quantize,
     warm_up,
 )
@@ -17,9 +17,9 @@ from dflash_gguf.formats.blocks.codec import (
 __all__ = [
     "DEQUANTIZABLE",
     "QUANTIZABLE",
+    "announced",
     "bf16_to_f32",
     "dequantize",
-    "first_non_finite",
     "quantize",
     "warm_up",
 ]

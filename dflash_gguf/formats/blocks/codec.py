@@ -7,13 +7,14 @@ All functions may be called from several threads at once: they keep no state and
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.formats.gguf.types import BLOCK_SIZE, GGMLType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -77,8 +78,9 @@ def _kernel(ggml_type: GGMLType) -> Callable[[Any, Any], None]:
             raise ValueError(msg)
 
 
-def warm_up(types: Iterable[GGMLType], on_compile: Callable[[], None]) -> None:
-    """Make the kernels of `types` ready; call `on_compile` once, before the first that is not in numba's cache."""
+@contextmanager
+def announced(on_compile: Callable[[], None]) -> Iterator[None]:
+    """Call `on_compile` once if anything is compiled within: the first run on a machine, which takes seconds."""
     from numba.core import event
 
     waiting = True
@@ -94,16 +96,26 @@ def warm_up(types: Iterable[GGMLType], on_compile: Callable[[], None]) -> None:
             pass
 
     with event.install_listener("numba:compile", Listener()):
-        for ggml_type in types:
-            if ggml_type is not GGMLType.F32:
-                _kernel(ggml_type)
+        yield
+
+
+def warm_up(types: Iterable[GGMLType], on_compile: Callable[[], None]) -> None:
+    """Make the kernels of `types` ready; `on_compile` is called as by `announced`.
+
+    Call it before threads start: they would wait for each other's compiling without a word.
+    """
+    wanted = [ggml_type for ggml_type in types if ggml_type is not GGMLType.F32]
+    if not wanted:  # numba need not even be imported
+        return
+    with announced(on_compile):
+        for ggml_type in wanted:
+            _kernel(ggml_type)
 
 
 def quantize(ggml_type: GGMLType, source: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
     """Write `source` (1-D, contiguous, finite; a multiple of the type's block) into `out` as `ggml_type`.
 
-    `source` may be read-only and unaligned. What a NaN or infinity in a block becomes is not defined: see
-    `first_non_finite`. Raises ValueError for a type not in `QUANTIZABLE` or an `out` of another size than the blocks
+    `source` may be read-only and unaligned. What becomes of a block with a NaN or infinity is not defined. Raises ValueError for a type not in `QUANTIZABLE` or an `out` of another size than the blocks
     need, TypeError for other dtypes or arrays that are not contiguous.
     """
     import numpy as np
@@ -149,19 +161,3 @@ def bf16_to_f32(bits: NDArray[np.uint16], out: NDArray[np.float32]) -> None:
     import numpy as np
 
     np.left_shift(bits, np.uint32(16), out=out.view(np.uint32), dtype=np.uint32)
-
-
-def first_non_finite(tile: NDArray[np.float32] | NDArray[np.uint16]) -> int | None:
-    """Index of the first NaN or infinity of a 1-D tile of float32, or of uint16 that are BF16 bits; None without.
-
-    9 G weights/s.
-    """
-    import numpy as np
-
-    if tile.dtype == np.float32:
-        finite = np.isfinite(tile)
-        return None if finite.all() else int(finite.argmin())
-    exponents = np.bitwise_and(tile, np.uint16(0x7F80))
-    if exponents.max(initial=0) < 0x7F80:
-        return None
-    return int((exponents == 0x7F80).argmax())

@@ -81,7 +81,7 @@ def _peak(source: NDArray[np.float32], at: int) -> np.float32:
     if -largest(spread(_ZERO) - x) > -size:
         return size
     first = 0
-    while abs(source[at + first]) != size:
+    while first < LANES - 1 and abs(source[at + first]) != size:
         first += 1
     return np.float32(source[at + first])
 
