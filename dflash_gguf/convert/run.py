@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from dflash_gguf.bytesio.atomic import AtomicFile
 from dflash_gguf.convert.plan import OutputPlan, Plan
 from dflash_gguf.convert.tiles import TileReader
 from dflash_gguf.errors import OutputError
-from dflash_gguf.formats.blocks import warm_up
+from dflash_gguf.formats.blocks import announced, warm_up
 from dflash_gguf.formats.gguf.types import GGMLType, tensor_bytes
 
 TILE = 1 << 20  # weights; 2 MiB of BF16 stay in the second-level cache with their float32 copy
@@ -49,7 +50,7 @@ def run_plan(plan: Plan, listener: Listener, *, force: bool) -> None:
     Nothing appears under a final name before every output is whole, re-read and synced. Raises InputError,
     OutputError, or ModelError for a weight that is NaN or infinite.
     """
-    warm_up(_kernel_types(plan), listener.on_compile)
+    _warm_up(plan, listener)
     with ExitStack() as stack:
         files = [
             stack.enter_context(AtomicFile(output.path, output.header.file_size, force=force))
@@ -64,9 +65,16 @@ def run_plan(plan: Plan, listener: Listener, *, force: bool) -> None:
             file.commit()
 
 
+def _warm_up(plan: Plan, listener: Listener) -> None:
+    warm_up(_kernel_types(plan), listener.on_compile)
+    if any(tensor.scale for tensor in plan.outputs[0].tensors):
+        with announced(listener.on_compile):
+            importlib.import_module("dflash_gguf.formats.blocks.mxfp8")
+
+
 def _kernel_types(plan: Plan) -> list[GGMLType]:
     """Types that some tile will be quantized to, so that numba is not imported for a plain copy."""
-    pairs = {(t.source.dtype, t.out.type) for output in plan.outputs for t in output.tensors}
+    pairs = {(t.dtype, t.out.type) for output in plan.outputs for t in output.tensors}
     return sorted({kind for dtype, kind in pairs if kind.name != dtype and kind is not GGMLType.F32})
 
 
@@ -118,7 +126,8 @@ class _Writer:
             raise
 
     def _convert(self, tile: _Tile, reader: TileReader) -> None:
-        size = reader.read(self.plan.outputs[0].tensors[tile.index], tile.first, tile.rows)
+        tensor = self.plan.outputs[0].tensors[tile.index]
+        size = reader.read(tensor.source, tile.first, tile.rows, scale=tensor.scale, permuted=tensor.permuted)
         for file, output in zip(self.files, self.plan.outputs, strict=True):
             out = output.tensors[tile.index].out
             row_bytes = tensor_bytes(out.type, out.shape[0])

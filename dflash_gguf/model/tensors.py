@@ -28,6 +28,11 @@ class DraftTensor:
         """The shape in ggml's order, fastest dim first."""
         return self.shape[::-1]
 
+    @property
+    def linear(self) -> bool:
+        """Whether it is one of the 9·L + 2 (DFlash 1: 7·L + 1) matrices that a quantizing checkpoint format applies to."""
+        return self.source_name.endswith(".weight") and not (self.f32 or self.optional)
+
 
 def draft_tensors(spec: DraftSpec) -> list[DraftTensor]:
     """All tensors of a draft of this geometry, in the order they are written; optional ones are marked."""
