@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "convert": "Convert a DFlash checkpoint and its target's tokenizer to GGUF.",
     "quantize": "Quantize a draft that is GGUF already.",
     "inspect": "Show what a GGUF file is.",
+    "mxfp8": "Write a DFlash checkpoint as MXFP8 for vLLM, or verify one.",
 }
 
 

@@ -119,7 +119,7 @@ class TileReader:
         return self._values
 
     def _check_finite(self, first_weight: int) -> None:
-        """Sizes order as their bits do, so the largest says at once whether all are finite, and whether any is large."""
+        """Sizes order as their bits do, so the largest says whether all are finite, and whether any is large."""
         kind = self._bits.dtype.type
         sizes = self._bits & kind((1 << 8 * self._bits.itemsize - 1) - 1)
         largest = sizes.max(initial=0)

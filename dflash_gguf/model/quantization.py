@@ -180,3 +180,22 @@ def hf_quant_config(exclude: Sequence[str]) -> dict[str, Any]:
             "exclude_modules": list(exclude),
         },
     }
+
+
+def vllm_faults(folder: Path, config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(file, what is wrong) where vLLM would not take a config that `read_quantization` takes."""
+    faults = []
+    inner, path = config.get("quantization_config"), folder / HF_QUANT_CONFIG
+    shapes = [(folder / "config.json", inner)] if inner is not None else []
+    shapes += [(path, read_json(path))] if path.is_file() else []
+    for file, shape in shapes:
+        nested = shape.get("quantization")
+        if isinstance(nested, Mapping):
+            absent = [key for key in ("kv_cache_quant_algo", "exclude_modules") if key not in nested]
+            faults += [(str(file), f"has no {key}, which vLLM wants in this shape of config") for key in absent]
+        name = (shape.get("producer") or {}).get("name")
+        if file == path and name != PRODUCER["name"]:
+            faults.append((str(file), f"names the producer {name!r}: vLLM reads {PRODUCER['name']!r} only"))
+    if not shapes:
+        faults.append((str(folder), f"neither config.json nor {HF_QUANT_CONFIG} says that it is {ALGORITHM}"))
+    return faults

@@ -30,7 +30,7 @@ class DraftTensor:
 
     @property
     def linear(self) -> bool:
-        """Whether it is one of the 9·L + 2 (DFlash 1: 7·L + 1) matrices that a quantizing checkpoint format applies to."""
+        """Whether quantized checkpoints quantize it: one of 9·L + 2 matrices (DFlash 1: 7·L + 1)."""
         return self.source_name.endswith(".weight") and not (self.f32 or self.optional)
 
 

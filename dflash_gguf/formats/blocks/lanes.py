@@ -155,7 +155,7 @@ spread: Callable[[np.float32], F32] = _intrinsic(_spread)
 
 
 def _reduction(combine: Callable[[ir.IRBuilder, ir.Value, ir.Value], ir.Value]) -> Any:
-    """Combine the lower half of the lanes with the upper one until one is left: an order of its own, always the same."""
+    """Combine the lower half of the lanes with the upper one until one is left: always in this order."""
 
     def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
         (vector,) = args
@@ -171,7 +171,7 @@ def _reduction(combine: Callable[[ir.IRBuilder, ir.Value, ir.Value], ir.Value]) 
             vector = combine(builder, left, right)
         return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
 
-    return _intrinsic(lambda typingctx, a: (types.float32(_lanes), generate))
+    return _intrinsic(lambda typingctx, a: (types.float32(_lanes), generate))  # noqa: ARG005 - numba looks at names
 
 
 #: Largest lane as float32 (no lane may be NaN).

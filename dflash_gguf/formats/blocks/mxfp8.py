@@ -51,7 +51,7 @@ E4M3 = _e4m3_values()
 E8M0 = _e8m0_values()
 _POWERS = E8M0.astype(np.float64)
 
-#: What `encode_measured` reports: Σw², Σw'², Σ(w − w')², max|w − w'|, max|w|, blocks of zeros, weights beyond 448 · scale.
+#: What `encode_measured` reports: Σw², Σw'², Σ(w − w')², max|w − w'|, max|w|, blocks of zeros, weights > 448 · scale.
 SUMS = ("squares", "decoded_squares", "squared_error", "max_error", "amax", "zero_blocks", "saturated")
 
 
