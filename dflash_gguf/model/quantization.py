@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,9 @@ def check_scale(weight: SourceTensor, scale: SourceTensor) -> None:
     if weight.dtype != "F8_E4M3":
         raise ModelError(f"has a scale but is {weight.dtype}, expected F8_E4M3", where=where)
     if len(weight.shape) != 2 or weight.shape[-1] % BLOCK:
-        raise ModelError(f"shape {list(weight.shape)}: rows are no multiple of {BLOCK} inputs", where=where)
+        raise ModelError(
+            f"shape {list(weight.shape)}: no matrix with rows of a multiple of {BLOCK} inputs", where=where
+        )
     expected = scale_shape(weight.shape)
     if scale.shape != expected:
         found = f"{scale.name} has shape {list(scale.shape)}{_layout(scale.shape, expected)}"
@@ -149,10 +151,8 @@ def _layout(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
     if found == expected[::-1]:
         return " (transposed)"
     rows, columns = 128 * ceil(expected[0] / 128), 4 * ceil(expected[1] / 4)
-    size = 1
-    for dim in found:
-        size *= dim
-    return " (swizzled for a kernel)" if size in (rows * columns, expected[0] * expected[1]) else ""
+    size = prod(found)
+    return " (flat, or swizzled for a kernel)" if size in (rows * columns, expected[0] * expected[1]) else ""
 
 
 def quantization_config(exclude: Sequence[str]) -> dict[str, Any]:
