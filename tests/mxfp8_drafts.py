@@ -59,7 +59,8 @@ def exact_values(codes: Array, scales: Array) -> NDArray[np.float32]:
     sizes = np.arange(128)
     sizes = np.where(sizes < 8, sizes / 512, (8 + sizes % 8) * np.exp2(sizes // 8 - 10.0))
     values = sizes[codes & 0x7F] * np.where(codes & 0x80, -1.0, 1.0)
-    return (values * np.repeat(np.exp2(scales.astype(np.float64) - 127), 32, axis=-1)).astype(np.float32)
+    exact: NDArray[np.float32] = (values * np.repeat(np.exp2(scales - 127.0), 32, axis=-1)).astype(np.float32)
+    return exact
 
 
 def mixed_safetensors(tensors: Mapping[str, tuple[str, Array]], metadata: Any = None) -> bytes:

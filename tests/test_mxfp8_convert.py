@@ -249,7 +249,7 @@ def test_rows_that_blocks_do_not_divide_are_refused(target: Path, tmp_path: Path
             weight = f"layers.{layer}.mlp.{name}.weight"
             tensors[weight] = ("F8_E4M3", np.zeros(shape, np.uint8))
             tensors[weight + "_scale"] = ("U8", np.zeros((shape[0], shape[1] // 32), np.uint8))
-    with pytest.raises(ModelError, match="down_proj.weight: shape .64, 80.: no matrix with rows of a multiple of 32"):
+    with pytest.raises(ModelError, match=r"down_proj.weight: shape .64, 80.: no matrix with rows of a multiple of 32"):
         one(write_mxfp8_draft(tmp_path / "d", config, tensors), target, tmp_path)
 
 
@@ -282,14 +282,14 @@ def test_other_schemes_are_refused_by_name(name: str, own_file: bool, target: Pa
 
 def test_a_config_of_mxfp8_over_bf16_weights_is_refused(target: Path, tmp_path: Path) -> None:
     draft = write_draft(tmp_path / "d", {**v2_config(), "quantization_config": FLAT})
-    with pytest.raises(ModelError, match="fc.weight: is BF16 in an MXFP8 checkpoint"):
+    with pytest.raises(ModelError, match=r"fc.weight: is BF16 in an MXFP8 checkpoint"):
         one(draft, target, tmp_path)
 
 
 @pytest.mark.parametrize("value", [{"ignore": "lm_head"}, {"ignore": [1]}])
 def test_a_list_that_is_none_is_refused(value: dict[str, Any], target: Path, tmp_path: Path) -> None:
     draft = write_mxfp8_draft(tmp_path / "d", v2_config(), quantization={**FLAT, **value})
-    with pytest.raises(ModelError, match="ignore is .* expected a list of module names"):
+    with pytest.raises(ModelError, match=r"ignore is .* expected a list of module names"):
         one(draft, target, tmp_path)
 
 
