@@ -19,16 +19,17 @@ from mxfp8_drafts import FLAT, NESTED, exact_values, linears, write_mxfp8_draft
 from dflash_gguf.convert import Options, convert
 from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.blocks import mxfp8
+from dflash_gguf.model.checkpoint import Checkpoint
 from dflash_gguf.mxfp8 import write_mxfp8
 from dflash_gguf.mxfp8.plan import make_plan
-from dflash_gguf.model.checkpoint import Checkpoint
 
 TORCH_NAMES = {"F8_E4M3": "float8_e4m3fn", "U8": "uint8", "BF16": "bfloat16", "F32": "float32", "F16": "float16"}
 
 
 def tensors_of(folder: Path) -> dict[str, dict[str, Any]]:
     """Read by the safetensors library."""
-    return dict(safetensors.deserialize((folder / "model.safetensors").read_bytes()))
+    read: Any = safetensors.deserialize
+    return dict(read((folder / "model.safetensors").read_bytes()))
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -67,14 +68,25 @@ def test_every_tensor(dtype: str, tmp_path: Path) -> None:
     )
 
 
+def serialized(tensors: dict[str, dict[str, Any]]) -> bytes:
+    """What the safetensors library writes; from 0.8 on it takes pointers."""
+    kept: list[Any] = []
+    specs: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        dtype, data = TORCH_NAMES[tensor["dtype"]], np.frombuffer(tensor["data"], np.uint8)
+        kept.append(data)
+        if hasattr(safetensors, "TensorSpec"):
+            specs[name] = safetensors.TensorSpec(
+                dtype=dtype, shape=tensor["shape"], data_ptr=data.ctypes.data, data_len=data.size
+            )
+        else:
+            specs[name] = {"dtype": dtype, "shape": tensor["shape"], "data": data.tobytes()}
+    return bytes(safetensors.serialize(specs, {"format": "pt"}))
+
+
 def test_the_safetensors_library_writes_the_same_file(draft: Path, tmp_path: Path) -> None:
     write_mxfp8(draft, tmp_path / "out")
-    tensors = {
-        name: {"dtype": TORCH_NAMES[tensor["dtype"]], "shape": tensor["shape"], "data": bytes(tensor["data"])}
-        for name, tensor in tensors_of(tmp_path / "out").items()
-    }
-    theirs = safetensors.serialize(tensors, {"format": "pt"})
-    assert (tmp_path / "out/model.safetensors").read_bytes() == theirs
+    assert (tmp_path / "out/model.safetensors").read_bytes() == serialized(tensors_of(tmp_path / "out"))
 
 
 def glm_dims() -> dict[str, Any]:
@@ -192,7 +204,8 @@ def test_shards_prefixes_and_order_of_the_source_change_nothing_else(tmp_path: P
     whole = write_draft(tmp_path / "whole", config, tensors)
     draft.mkdir()
     (draft / "config.json").write_text(json.dumps(config))
-    names, weight_map = sorted(tensors, reverse=True), {}
+    names = sorted(tensors, reverse=True)
+    weight_map: dict[str, str] = {}
     for number in range(3):
         file = f"model-{number + 1:05d}-of-00003.safetensors"
         part = {name: tensors[name] for name in names[number::3]}
@@ -232,10 +245,10 @@ def test_other_files_are_copied(draft: Path, tmp_path: Path) -> None:
 
 def test_round_trip_through_our_gguf(draft: Path, target: Path, tmp_path: Path) -> None:
     """q · 2^(s − 127) arrives bit for bit; quantizing what was decoded keeps every value."""
+    from builders import spec_of
     from test_mxfp8_convert import data_of
 
     from dflash_gguf.model.tensors import draft_tensors
-    from builders import spec_of
 
     config = v2_config()
     write_mxfp8(draft, tmp_path / "one")

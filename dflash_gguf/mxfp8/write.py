@@ -17,7 +17,7 @@ from dflash_gguf.model.quantization import HF_QUANT_CONFIG
 from dflash_gguf.mxfp8.digest import RunningSha256, sha256_of
 from dflash_gguf.mxfp8.encode import Statistics, stream_weights
 from dflash_gguf.mxfp8.manifest import manifest
-from dflash_gguf.mxfp8.plan import CONFIG, MANIFEST, WEIGHTS, CheckpointPlan, json_bytes, make_plan, source_files
+from dflash_gguf.mxfp8.plan import CONFIG, MANIFEST, WEIGHTS, CheckpointPlan, json_bytes, make_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,13 @@ def _check_out(draft: Path, out: Path, *, force: bool) -> None:
         raise UsageError("is the draft's folder, holds it or is in it", where=str(out), hint="choose another OUT_DIR")
     if not target.is_dir():
         return
-    there = {name for name, _ in source_files(target)} | {path.name for path in target.iterdir() if path.is_file()}
-    if not there and any(target.iterdir()):
-        raise UsageError("holds folders that were not written by mxfp8", where=str(out), hint="choose another OUT_DIR")
-    ours = read_json(target / MANIFEST).get("output_files_sha256") if (target / MANIFEST).is_file() else None
-    foreign = there - {MANIFEST, *(ours if isinstance(ours, dict) else ())}
+    written = read_json(target / MANIFEST).get("output_files_sha256") if (target / MANIFEST).is_file() else None
+    ours = {MANIFEST, *(written if isinstance(written, dict) else ())}
+    there = [path for path in target.rglob("*") if not path.is_dir() or not any(path.iterdir())]
+    foreign = sorted(name for path in there if (name := path.relative_to(target).as_posix()) not in ours)
     if foreign:
         raise UsageError(
-            f"holds {min(foreign)}, which was not written by mxfp8", where=str(out), hint="choose another OUT_DIR"
+            f"holds {foreign[0]}, which was not written by mxfp8", where=str(out), hint="choose another OUT_DIR"
         )
 
 
