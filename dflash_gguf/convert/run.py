@@ -100,8 +100,7 @@ def _write_tiles(plan: Plan, files: list[AtomicFile], on_bytes: Callable[[int], 
 
 def _convert(plan: Plan, files: list[AtomicFile], tile: _Tile, reader: TileReader) -> int:
     """Write one tile to every output; returns source bytes read."""
-    tensor = plan.outputs[0].tensors[tile.index]
-    size = reader.read(tensor.source, tile.first, tile.rows, scale=tensor.scale, permuted=tensor.permuted)
+    size = reader.read(plan.outputs[0].tensors[tile.index], tile.first, tile.rows)
     for file, output in zip(files, plan.outputs, strict=True):
         out = output.tensors[tile.index].out
         row_bytes = tensor_bytes(out.type, out.shape[0])

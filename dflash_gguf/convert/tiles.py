@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.blocks import bf16_to_f32, dequantize, quantize
 from dflash_gguf.formats.gguf.types import GGMLType, tensor_bytes
 from dflash_gguf.formats.safetensors import SourceTensor
+
+if TYPE_CHECKING:
+    from dflash_gguf.convert.plan import PlannedTensor
 
 _Bits: TypeAlias = NDArray[np.uint16] | NDArray[np.uint32]
 
@@ -36,7 +39,11 @@ class TileReader:
         self._large = False
         self._where = ""
 
-    def read(
+    def read(self, tensor: PlannedTensor, first: int, rows: int) -> int:
+        """`read_source` of a planned tensor."""
+        return self.read_source(tensor.source, first, rows, scale=tensor.scale, permuted=tensor.permuted)
+
+    def read_source(
         self, source: SourceTensor, first: int, rows: int, *, scale: SourceTensor | None = None, permuted: bool = False
     ) -> int:
         """Read rows [first, first + rows) and check that every weight is finite; returns source bytes read.
@@ -105,7 +112,7 @@ class TileReader:
         return out
 
     def floats(self) -> NDArray[np.float32]:
-        """The tile in float32, exactly; valid until the next `read`."""
+        """The tile as float32; valid until the next `read`."""
         if self._values is None:
             if self._dtype == "BF16":
                 if self._wide.size < self._bits.size:
@@ -119,7 +126,7 @@ class TileReader:
         return self._values
 
     def _check_finite(self, first_weight: int) -> None:
-        """Sizes order as their bits do, so the largest says whether all are finite, and whether any is large."""
+        """Sizes order as their bits do: the largest tells whether all are finite, and whether any is large."""
         kind = self._bits.dtype.type
         sizes = self._bits & kind((1 << 8 * self._bits.itemsize - 1) - 1)
         largest = sizes.max(initial=0)

@@ -117,7 +117,7 @@ class _Encoder:
 
     def encode(self, tile: _Tile) -> None:
         weight = self.weights[tile.index]
-        size = self.reader.read(weight.source, tile.first, tile.rows)
+        size = self.reader.read_source(weight.source, tile.first, tile.rows)
         row = weight.source.shape[-1]
         if weight.scale is None:
             self.sink(weight.stored.offset + tile.first * size // tile.rows, self.reader.raw().data)

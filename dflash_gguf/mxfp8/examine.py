@@ -88,7 +88,7 @@ def read_contents(folder: Path, subject: Subject | None, record: Record, on_byte
     def reading(pair: Pair, first: int, rows: int) -> Callable[[TileReader], None]:
         def read(reader: TileReader) -> None:
             try:
-                on_bytes(reader.read(pair.source, first, rows, scale=pair.scale))
+                on_bytes(reader.read_source(pair.source, first, rows, scale=pair.scale))
             except ModelError as error:
                 faulty.setdefault(pair.source.name, error)
 

@@ -28,6 +28,7 @@ QUANTIZABLE: frozenset[GGMLType] = frozenset(
         GGMLType.Q8_0,
         GGMLType.Q4_0,
         GGMLType.Q5_0,
+        GGMLType.Q5_1,
         GGMLType.Q4_K,
         GGMLType.Q5_K,
         GGMLType.Q6_K,
@@ -37,7 +38,6 @@ QUANTIZABLE: frozenset[GGMLType] = frozenset(
 #: Types that `dequantize` reads.
 DEQUANTIZABLE: frozenset[GGMLType] = QUANTIZABLE | {
     GGMLType.Q4_1,
-    GGMLType.Q5_1,
     GGMLType.Q2_K,
     GGMLType.Q3_K,
 }
@@ -61,12 +61,13 @@ def _kernel(ggml_type: GGMLType) -> Callable[[Any, Any], None]:
             from dflash_gguf.formats.blocks import q6_k
 
             return q6_k.quantize
-        case GGMLType.Q8_0 | GGMLType.Q5_0 | GGMLType.Q4_0:
+        case GGMLType.Q8_0 | GGMLType.Q5_0 | GGMLType.Q5_1 | GGMLType.Q4_0:
             from dflash_gguf.formats.blocks import simple
 
             return {
                 GGMLType.Q8_0: simple.quantize_q8_0,
                 GGMLType.Q5_0: simple.quantize_q5_0,
+                GGMLType.Q5_1: simple.quantize_q5_1,
                 GGMLType.Q4_0: simple.quantize_q4_0,
             }[ggml_type]
         case GGMLType.F16 | GGMLType.BF16:
