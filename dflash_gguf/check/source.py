@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dflash_gguf.model.checkpoint import Checkpoint, Identity, read_config
 from dflash_gguf.model.config import spec_from_config
 from dflash_gguf.model.provenance import Card, read_card
+from dflash_gguf.model.quantization import read_quantization
 
 if TYPE_CHECKING:
     from dflash_gguf.check.place import Place
@@ -42,7 +43,13 @@ class SourceDraft:
 
         with Checkpoint(self.folder) as checkpoint:
             has_embedding = self.config.get("has_embed_tokens", True) is not False
-            yield pair_tensors(self.spec, checkpoint.tensors, has_embed_tokens=has_embedding, where=str(self.folder))
+            yield pair_tensors(
+                self.spec,
+                checkpoint.tensors,
+                has_embed_tokens=has_embedding,
+                quantization=read_quantization(self.folder, self.config),
+                where=str(self.folder),
+            )
 
 
 def open_source(place: Place, *, weights: bool) -> SourceDraft:
