@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from dflash_gguf.check.finding import Severity
 from dflash_gguf.check.registry import Needs, Problem, rule
-from dflash_gguf.check.subject import MAX_TOKENS, MERGES_KEY, TOKENS_KEY, Subject
+from dflash_gguf.check.subject import MERGES_KEY, TOKENS_KEY, Subject, is_absurd
 from dflash_gguf.formats.gguf.values import Array
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf")
@@ -167,7 +167,7 @@ def _strings(subject: Subject, key: str) -> Iterable[bytes]:
     if key in (TOKENS_KEY, MERGES_KEY):
         return (subject.tokens if key == TOKENS_KEY else subject.merges) or ()
     array = subject.strings(key)
-    return array.strings() if array and array.count <= MAX_TOKENS else ()
+    return array.strings() if array and not is_absurd(array) else ()
 
 
 def _is_utf8(strings: Iterable[bytes]) -> bool:

@@ -52,7 +52,7 @@ def kind(subject: Subject) -> Iterator[Problem]:
 def identity(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
     name = subject.string("general.name")
-    if name is None or MEANINGLESS.fullmatch(name.strip().lower()):
+    if name is None or MEANINGLESS.fullmatch(name[:200].strip().lower()):
         told = "is missing" if name is None else f"{name!r} says nothing"
         yield Problem(told, "general.name")
     if subject.original and (license_id := subject.original.card.license) and not subject.string("general.license"):
