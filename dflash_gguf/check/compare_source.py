@@ -82,7 +82,7 @@ def compare_source(subject: Subject, original: SourceDraft) -> Iterator[Problem]
             elif found.type not in DEQUANTIZABLE:
                 subject.not_checked.append(f"SR502: {name}: weights of type {found.type.name} are not read")
             else:
-                plan = PlannedTensor(pair.source, OutTensor(name, found.type, found.shape), "", permuted)
+                plan = PlannedTensor(pair.source, OutTensor(name, found.type, found.shape), "", permuted, pair.scale)
                 both.append((found, plan))
         if extra := [name for name in subject.tensors if name not in planned and subject.canonical.get(name) == name]:
             yield Problem(f"{len(extra)} tensors that the source has not: {', '.join(extra[:10])}", extra[0])

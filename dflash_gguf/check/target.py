@@ -83,7 +83,7 @@ def open_target(place: Place) -> Target:
     Raises UsageError (no such path), InputError, FormatError (no GGUF, no JSON) or ModelError (no config.json).
     """
     if place.is_folder:
-        return _of_folder(place.path)
+        return _of_folder(place.target_folder())
     from dflash_gguf.formats.gguf.scan import scan_header
 
     with place.open() as source:

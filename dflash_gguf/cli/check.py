@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 def run(
     files: Annotated[
-        list[str], typer.Argument(help="GGUF files, folders of them, or a README.md beside them.", metavar="FILE…")
+        list[str],
+        typer.Argument(
+            help="GGUF files, folders of them, a README.md beside them, or org/name[@refs/pr/N] on the Hub.",
+            metavar="FILE…",
+        ),
     ],
     target: Annotated[
         str | None, typer.Option(help="The target: its folder (configs are read) or its GGUF (the header is).")

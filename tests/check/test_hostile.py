@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from check.faults import FAULTS, Case, Workshop
 from check.hostile import EXTREMES, EXTREMES_64, Layout, check_bytes, delete, duplicate, insert, overwrite, tiny
+from dflash_gguf.bytesio.hub import Hub
 from dflash_gguf.check import FileReport, Report, check
 from dflash_gguf.check.place import locate
 from dflash_gguf.check.render import FORMATS, renderer
@@ -85,7 +86,7 @@ def test_mutations_give_findings(good: tuple[bytes, Layout]) -> None:
 
 @pytest.mark.slow
 def test_twenty_thousand_mutations_give_findings(good: tuple[bytes, Layout], shop: Workshop) -> None:
-    mutate(good, THOROUGH, open_target(locate(str(shop.target))))
+    mutate(good, THOROUGH, open_target(locate(str(shop.target), Hub())))
 
 
 @QUICK
