@@ -11,6 +11,7 @@ from dflash_gguf.check.subject import Subject
 from dflash_gguf.formats.gguf.types import GGMLType
 from dflash_gguf.model.metadata import file_type_name
 from dflash_gguf.model.provenance import MEANINGLESS
+from dflash_gguf.model.sidecars import DSPARK, MARKOV
 
 
 @rule(
@@ -27,7 +28,8 @@ def kind(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
     where, value = "general.file_type", subject.metadata.get("general.file_type")
     if subject.is_dspark:
-        yield Problem("a DSpark draft: recognised, not supported, its tensors are not checked", "markov_w1.weight")
+        told = "a DSpark draft: recognised, not supported, its tensors are not checked"
+        yield Problem(told, MARKOV, f"llama.cpp runs it with {DSPARK.flag}")
         return
     number = value.value if value is not None and isinstance(value.value, int) else -1
     name, found = file_type_name(number), main_type(subject.tensors)

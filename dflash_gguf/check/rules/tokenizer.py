@@ -10,7 +10,7 @@ from dflash_gguf.check.registry import Problem, rule
 from dflash_gguf.check.subject import MERGES_KEY, TOKENS_KEY, Subject
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array
-from dflash_gguf.model.metadata import MASK_KEY, PREFIX
+from dflash_gguf.model.metadata import MASK_KEY
 from dflash_gguf.model.tokenizer import PRE_NAMES
 
 _PREFIX = "tokenizer.ggml."
@@ -67,7 +67,7 @@ def mask_token(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
     value = subject.metadata.get(MASK_KEY)
     if value is None:
-        if PREFIX + "mask_token_id" not in subject.metadata:
+        if MASK_KEY not in subject.misplaced:
             yield Problem("is missing", MASK_KEY)
         return
     number = value.value
