@@ -6,10 +6,11 @@ import json
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 SCHEMA_VERSION = 1
+MAX_LINE = 4096  # characters of a message; files can hold names of 64 MiB
 
 
 def safe(text: str) -> str:
@@ -24,8 +25,10 @@ def _printable(char: str) -> bool:
 
 
 def complain(line: str) -> None:
-    """One line on stderr."""
-    sys.stderr.write(safe(line) + "\n")
+    """One line on stderr, cut where it is endless; a stderr that nobody reads stops no work."""
+    shown = safe(line[: MAX_LINE + 1])
+    with suppress(OSError):
+        sys.stderr.write((shown if len(shown) <= MAX_LINE else shown[:MAX_LINE] + "…") + "\n")
 
 
 def say(line: str = "") -> None:

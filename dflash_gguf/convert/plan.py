@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_gguf.bytesio.atomic import check_output, check_room
+from dflash_gguf.bytesio.atomic import check_outputs, check_room
 from dflash_gguf.convert.sources import Pair, pair_tensors
 from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.gguf.emit import EncodedHeader, OutTensor, encode_header
@@ -93,8 +93,7 @@ def make_plan(checkpoint: Checkpoint, target: Path, options: Options) -> Plan:
     parameters = sum(pair.source.n_weights for pair in pairing.pairs)
     target_id, draft_id = target_identity(target, card), Identity.of_folder(draft)
     paths = output_paths(options, target_id.name)
-    for path in paths.values():
-        check_output(path, force=options.force)
+    check_outputs(paths.values(), force=options.force)
     tokenizer = load_tokenizer(
         target, vocab_size=spec.vocab_size, mask_token_id=spec.mask_token_id, pre=options.tokenizer_pre
     )
@@ -125,7 +124,7 @@ def output_paths(options: Options, target_name: str) -> dict[str, Path]:
     safe = re.sub(r"[^A-Za-z0-9._+-]+", "-", target_name).strip("-.") or "target"
     default = f"dflash-{safe}-{{type}}.gguf"
     pattern = options.out or default
-    if options.out and (options.out.endswith(os.sep) or Path(options.out).is_dir()):
+    if options.out and (options.out.endswith(os.sep) or os.path.isdir(options.out)):
         pattern = str(Path(options.out) / default)
     if "{type}" not in pattern and len(recipes) > 1:
         raise UsageError(

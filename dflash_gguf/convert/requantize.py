@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ def quantize_file(
     start = time.perf_counter()
     if recipe.lower() not in RECIPES:
         raise UsageError(f"unknown type {recipe!r}, expected one of {', '.join(RECIPES)}", where="--type")
-    if out.resolve() == source.resolve():
+    if os.path.realpath(out) == os.path.realpath(source):
         raise UsageError("is the input", where=str(out), hint="choose another output")
     check_output(out, force=force)
     with LocalFile(source) as file:

@@ -61,6 +61,8 @@ def run_plan(plan: Plan, listener: Listener, *, force: bool) -> None:
         for file, output in zip(files, plan.outputs, strict=True):
             _verify(file, output)
         for file in files:
+            file.sync()
+        for file in files:
             file.commit()
 
 
