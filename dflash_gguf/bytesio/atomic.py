@@ -88,6 +88,11 @@ class AtomicFile:
         self._fd = -1
 
     def __enter__(self) -> Self:
+        self.create()
+        return self
+
+    def create(self) -> None:
+        """Make the partial file and reserve its room; whoever calls this registers `__exit__` before."""
         _remove_stale(self.path)
         try:
             self._fd = _create_locked(self._partial)
@@ -97,7 +102,6 @@ class AtomicFile:
             if isinstance(error, OSError):
                 raise self._failed(error) from error
             raise
-        return self
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data` at `offset`."""
@@ -132,8 +136,7 @@ class AtomicFile:
         _sync_folder(self.path.parent)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._fd >= 0:
-            self._discard()
+        self._discard()
 
     def _discard(self) -> None:
         with suppress(OSError):  # what remains is removed by the next run

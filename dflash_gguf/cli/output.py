@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 SCHEMA_VERSION = 1
-MAX_LINE = 4096  # characters of a message; files can hold names of 64 MiB
+MAX_LINE = 4096  # characters of a message; files can hold names of many MiB
 
 
 def safe(text: str) -> str:

@@ -27,9 +27,9 @@ class Interrupted(BaseException):
 
 def main() -> NoReturn:
     """Run the command line and exit with the contract's codes."""
-    _have_standard_streams()
-    _handle_signals(_interrupt)
     try:
+        _handle_signals(_interrupt)
+        _have_standard_streams()
         code = _flush(_run())
     except Interrupted:
         code = _fail("interrupted: no partial output is left", INTERRUPTED)

@@ -51,10 +51,10 @@ def run_plan(plan: Plan, listener: Listener, *, force: bool) -> None:
     """
     warm_up(_kernel_types(plan), listener.on_compile)
     with ExitStack() as stack:
-        files = [
-            stack.enter_context(AtomicFile(output.path, output.header.file_size, force=force))
-            for output in plan.outputs
-        ]
+        files = [AtomicFile(output.path, output.header.file_size, force=force) for output in plan.outputs]
+        for file in files:
+            stack.push(file)  # before it is created, so that a signal in between leaves nothing
+            file.create()
         for file, output in zip(files, plan.outputs, strict=True):
             _write_frame(file, output)
         _Writer(plan, files, listener.on_bytes).run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,6 @@ class Checkpoint:
                 f"the shard {name!r} is not a plain file name", where=where, hint="paths are not followed"
             )
         path = self.folder / name
-        if not path.is_file():
+        if not os.path.isfile(path):  # unlike Path.is_file, false for a name that no file can have
             raise ModelError(f"the shard {name} is missing", where=where, hint="was the download finished?")
         return path

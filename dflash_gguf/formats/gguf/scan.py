@@ -8,6 +8,7 @@ every fault of a file and `inspect` can still show it. Layout: ggml's docs/gguf.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
 
 MAGIC = b"GGUF"
 DEFAULT_ALIGNMENT = 32
-MAX_HEADER = 64 << 20  # the largest published vocabulary needs 14 MB
+MAX_HEADER = 48 << 20  # read within 100 MB of memory; the largest published vocabulary needs 14 MB
 MAX_COUNT = 65_536  # keys or tensors; ggml itself stops at 512 blocks of a few dozen tensors
 MAX_KEY = 65_535
 MAX_DIMS = 4
 FIRST_READ = 256 << 10
 MAX_READ = 16 << 20
+PART = 8 << 20  # of a longer read, so that its bytes are not in memory twice
+_CHUNK = 1 << 20
 
 _ITEM_SIZE = {value_type: struct.calcsize(fmt) for value_type, fmt in SCALAR_FORMAT.items()}
 _SCALAR = {value_type: struct.Struct("<" + fmt) for value_type, fmt in SCALAR_FORMAT.items()}
@@ -115,7 +118,8 @@ class _Scanner:
         have = len(self.data)
         grow = max(end - have, min(3 * have, MAX_READ) or FIRST_READ)
         upto = min(have + grow, self.source.size, MAX_HEADER)
-        self.data += self.source.read(have, upto - have)
+        for start in range(have, upto, PART):
+            self.data += self.source.read(start, min(PART, upto - start))
 
     def take(self, form: struct.Struct, what: str) -> int:
         self.need(form.size, what)
@@ -126,7 +130,8 @@ class _Scanner:
     def take_bytes(self, length: int, what: str) -> bytes:
         self.need(length, what)
         start, self.position = self.position, self.position + length
-        return bytes(self.data[start : self.position])
+        with memoryview(self.data) as view:
+            return bytes(view[start : self.position])
 
     def _preamble(self) -> tuple[int, int, int]:
         if self.source.size < 4 or self.source.read(0, 4) != MAGIC:
@@ -240,13 +245,17 @@ class _Scanner:
         return item_type, count, start, self.position
 
     def _check_items(self, item_type: ValueType, start: int, key: str) -> None:
-        raw = self.data[start : self.position]
-        if item_type is ValueType.BOOL and raw.strip(b"\0\1"):
+        if item_type is ValueType.BOOL and any(chunk.strip(b"\0\1") for chunk in self._chunks(start)):
             self.warnings.append(Defect("GF007", "bools other than 0 and 1", key))
         if item_type in (ValueType.FLOAT32, ValueType.FLOAT64):
-            form = "<" + SCALAR_FORMAT[item_type]
-            if any(v - v != 0 for (v,) in struct.iter_unpack(form, raw)):
+            form = SCALAR_FORMAT[item_type]
+            if not all(_all_finite(chunk, form) for chunk in self._chunks(start)):
                 self.warnings.append(Defect("GF007", "NaN or infinity among the values", key))
+
+    def _chunks(self, start: int) -> Iterator[bytearray]:
+        """The bytes from `start` to the cursor, a part at a time: a copy of all could take as much as the header."""
+        for first in range(start, self.position, _CHUNK):
+            yield self.data[first : min(first + _CHUNK, self.position)]
 
     def _skip_strings(self, count: int, key: str) -> None:
         """Walk over `count` strings: the one loop that decides how fast a large vocabulary opens."""
@@ -289,10 +298,17 @@ class _Scanner:
         return RawTensorInfo(name, ggml_type, shape, self.take(_U64, f"the offset of {name}"))
 
     def _check_padding(self, data_offset: int) -> None:
-        end = min(data_offset, self.source.size)
+        """Look at the padding, or its start: an alignment may be 2 GiB."""
+        end = min(data_offset, self.source.size, self.position + _CHUNK)
         padding = self.source.read(self.position, end - self.position)
         if padding.strip(b"\0"):
             self.warnings.append(Defect("GF007", "the padding before the tensor data is not zero", "header"))
+
+
+def _all_finite(raw: bytearray, form: str) -> bool:
+    values = struct.unpack(f"<{len(raw) // struct.calcsize(form)}{form}", raw)
+    total = sum(values)  # one NaN or infinity makes it one; only doubles can overflow without
+    return total - total == 0 or all(value - value == 0 for value in values)
 
 
 def _describe(source: ByteSource) -> str:
