@@ -133,7 +133,7 @@ class AtomicFile:
         except OSError as error:
             raise self._failed(error) from error
         self._close()
-        _sync_folder(self.path.parent)
+        sync_folder(self.path.parent)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._discard()
@@ -179,7 +179,7 @@ def _reserve(fd: int, size: int) -> None:
 
 def _remove_stale(path: Path) -> None:
     """Remove partial files of `path` that no living process holds locked."""
-    for partial in path.parent.glob(f".{_glob_escape(path.name)}.*.partial"):
+    for partial in path.parent.glob(f".{glob_escape(path.name)}.*.partial"):
         try:
             fd = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -193,11 +193,12 @@ def _remove_stale(path: Path) -> None:
             os.close(fd)
 
 
-def _glob_escape(name: str) -> str:
+def glob_escape(name: str) -> str:
+    """`name` as a glob pattern that matches it alone."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """As far as the folder may be read and its file system can: the file itself is in place."""
     with suppress(OSError):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -14,6 +14,13 @@ COMMANDS: dict[str, str] = {
     "convert": "Convert a DFlash checkpoint and its target's tokenizer to GGUF.",
     "quantize": "Quantize a draft that is GGUF already.",
     "inspect": "Show what a GGUF file is.",
+    "check": "Find every way a draft file is silently bad.",
+    "explain": "Explain a rule of check.",
+    "diff": "Compare two GGUF files.",
+    "draft": "Draft one block with the numpy executor.",
+    "generate": "Generate with a draft and its target, both in numpy.",
+    "publish": "Upload drafts to the Hub, checked and verified.",
+    "mxfp8": "Write a DFlash checkpoint as MXFP8 for vLLM, or verify one.",
 }
 
 

@@ -8,8 +8,10 @@ every fault of a file and `inspect` can still show it. Layout: ggml's docs/gguf.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+import sys
+from array import array
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, TypeAlias
 
 from dflash_gguf.errors import FormatError
@@ -30,9 +32,10 @@ MAX_COUNT = 65_536  # keys or tensors; ggml itself stops at 512 blocks of a few 
 MAX_KEY = 65_535
 MAX_DIMS = 4
 FIRST_READ = 256 << 10
+#: how far is read next, where one more byte is needed; a request to a remote file costs as much as a megabyte
+READ_UPTO = (FIRST_READ, 3 << 20, 12 << 20)
 MAX_READ = 16 << 20
-PART = 8 << 20  # of a longer read, so that its bytes are not in memory twice
-_CHUNK = 1 << 20
+_PIECE = 1 << 20
 
 _ITEM_SIZE = {value_type: struct.calcsize(fmt) for value_type, fmt in SCALAR_FORMAT.items()}
 _SCALAR = {value_type: struct.Struct("<" + fmt) for value_type, fmt in SCALAR_FORMAT.items()}
@@ -59,6 +62,26 @@ class Header:
             raise FormatError(defect.message, where=where, rule=defect.rule)
 
 
+@dataclass(frozen=True, slots=True)
+class HeaderStart:
+    """What the first FIRST_READ bytes of a file tell: its first keys; `complete` where there are no others."""
+
+    version: int
+    n_tensors: int
+    n_keys: int
+    metadata: Metadata
+    size: int
+    complete: bool
+
+
+def scan_start(source: ByteSource) -> HeaderStart:
+    """Scan no further than FIRST_READ bytes: identity and draft stand in front of the vocabulary.
+
+    For a remote file, whose whole header is several megabytes. Raises FormatError as `scan_header` does.
+    """
+    return _Scanner(source, FIRST_READ).scan_start()
+
+
 def scan_header(source: ByteSource) -> Header:
     """Scan the header of `source`.
 
@@ -67,11 +90,16 @@ def scan_header(source: ByteSource) -> Header:
     return _Scanner(source).scan()
 
 
-class _Scanner:
-    """A cursor over the first bytes of a file, which are fetched as they are needed."""
+class _LimitReachedError(Exception):
+    """The header goes on behind the bytes that may be read."""
 
-    def __init__(self, source: ByteSource) -> None:
+
+class _Scanner:
+    """A cursor over the first bytes of a file, which are fetched as they are needed, up to `limit`."""
+
+    def __init__(self, source: ByteSource, limit: int = MAX_HEADER) -> None:
         self.source = source
+        self.limit = limit
         self.data = bytearray()
         self.position = 0
         self.warnings: list[Defect] = []
@@ -79,7 +107,8 @@ class _Scanner:
 
     def scan(self) -> Header:
         version, n_tensors, n_keys = self._preamble()
-        raw = self._metadata(n_keys)
+        raw: _RawMetadata = {}
+        self._metadata(n_keys, raw)
         alignment = self._alignment(raw)
         infos = [self._tensor_info(i) for i in range(n_tensors)]
         data_offset = -(-self.position // alignment) * alignment
@@ -98,6 +127,16 @@ class _Scanner:
             tuple(self.errors),
         )
 
+    def scan_start(self) -> HeaderStart:
+        version, n_tensors, n_keys = self._preamble()
+        raw: _RawMetadata = {}
+        complete = True
+        try:
+            self._metadata(n_keys, raw)
+        except _LimitReachedError:
+            complete = False  # the key that goes on behind the limit is left out
+        return HeaderStart(version, n_tensors, n_keys, self._views(raw), self.source.size, complete)
+
     def fail(self, rule: str, message: str, where: str = "", hint: str = "") -> FormatError:
         at = where or f"byte {self.position}"
         return FormatError(message, where=f"{self.source.name}: {at}", hint=hint, rule=rule)
@@ -115,11 +154,14 @@ class _Scanner:
             )
         if end > MAX_HEADER:
             raise self.fail("GF003", f"{what} makes the header larger than {MAX_HEADER >> 20} MiB")
+        if end > self.limit:
+            raise _LimitReachedError
         have = len(self.data)
-        grow = max(end - have, min(3 * have, MAX_READ) or FIRST_READ)
-        upto = min(have + grow, self.source.size, MAX_HEADER)
-        for start in range(have, upto, PART):
-            self.data += self.source.read(start, min(PART, upto - start))
+        grown = next((upto for upto in READ_UPTO if upto > have), have + MAX_READ)
+        upto = min(max(end, grown), self.source.size, self.limit)
+        while have < upto:  # in pieces, so that a large header is not held twice
+            self.data += self.source.read(have, min(upto - have, MAX_READ))
+            have = len(self.data)
 
     def take(self, form: struct.Struct, what: str) -> int:
         self.need(form.size, what)
@@ -164,8 +206,7 @@ class _Scanner:
             )
         return self.fail("GF002", f"GGUF version {version}, expected 2 or 3", where="version", hint="convert anew")
 
-    def _metadata(self, n_keys: int) -> _RawMetadata:
-        raw: _RawMetadata = {}
+    def _metadata(self, n_keys: int, raw: _RawMetadata) -> None:
         for index in range(n_keys):
             key = self._key(index)
             value_type = self._value_type(self.take(_U32, f"the type of {key}"), key)
@@ -174,7 +215,6 @@ class _Scanner:
                 self.errors.append(Defect("GF004", "the key stands twice", key))
             else:
                 raw[key] = (value_type, value)
-        return raw
 
     def _views(self, raw: _RawMetadata) -> Metadata:
         """Arrays as views of the bytes read; nothing may be read any more once they are handed out."""
@@ -245,17 +285,13 @@ class _Scanner:
         return item_type, count, start, self.position
 
     def _check_items(self, item_type: ValueType, start: int, key: str) -> None:
-        if item_type is ValueType.BOOL and any(chunk.strip(b"\0\1") for chunk in self._chunks(start)):
+        data, end = self.data, self.position
+        if item_type is ValueType.BOOL and data.count(0, start, end) + data.count(1, start, end) < end - start:
             self.warnings.append(Defect("GF007", "bools other than 0 and 1", key))
         if item_type in (ValueType.FLOAT32, ValueType.FLOAT64):
-            form = SCALAR_FORMAT[item_type]
-            if not all(_all_finite(chunk, form) for chunk in self._chunks(start)):
+            parts = (data[at : min(at + _PIECE, end)] for at in range(start, end, _PIECE))
+            if not all(_all_finite(SCALAR_FORMAT[item_type], part) for part in parts):
                 self.warnings.append(Defect("GF007", "NaN or infinity among the values", key))
-
-    def _chunks(self, start: int) -> Iterator[bytearray]:
-        """The bytes from `start` to the cursor, a part at a time: a copy of all could take as much as the header."""
-        for first in range(start, self.position, _CHUNK):
-            yield self.data[first : min(first + _CHUNK, self.position)]
 
     def _skip_strings(self, count: int, key: str) -> None:
         """Walk over `count` strings: the one loop that decides how fast a large vocabulary opens."""
@@ -299,16 +335,19 @@ class _Scanner:
 
     def _check_padding(self, data_offset: int) -> None:
         """Look at the padding, or its start: an alignment may be 2 GiB."""
-        end = min(data_offset, self.source.size, self.position + _CHUNK)
+        end = min(data_offset, self.source.size, self.position + _PIECE)
         padding = self.source.read(self.position, end - self.position)
         if padding.strip(b"\0"):
             self.warnings.append(Defect("GF007", "the padding before the tensor data is not zero", "header"))
 
 
-def _all_finite(raw: bytearray, form: str) -> bool:
-    values = struct.unpack(f"<{len(raw) // struct.calcsize(form)}{form}", raw)
-    total = sum(values)  # one NaN or infinity makes it one; only doubles can overflow without
-    return total - total == 0 or all(value - value == 0 for value in values)
+def _all_finite(form: str, raw: bytearray) -> bool:
+    """One NaN or infinity spreads over a sum; a sum of finite doubles that overflows is looked at one by one."""
+    values = array(form)
+    values.frombytes(raw)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return isfinite(sum(values)) or all(map(isfinite, values))
 
 
 def _describe(source: ByteSource) -> str:

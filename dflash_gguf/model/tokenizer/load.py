@@ -104,6 +104,17 @@ def load_tokenizer(folder: Path, *, vocab_size: int, mask_token_id: int, pre: st
     )
 
 
+def load_texts(folder: Path, *, vocab_size: int) -> tuple[str | None, list[bytes]]:
+    """The part of a target's tokenizer that a draft must share: its pre-tokenizer and the texts of its rows.
+
+    The name is None where the structure of tokenizer.json does not tell. Merges and templates are not read.
+    Raises what `load_tokenizer` raises.
+    """
+    target = read_target(folder)
+    _require_byte_level(target)
+    return find_pre(target), read_vocabulary(target, vocab_size).texts
+
+
 def _require_sizes(vocab_size: int, mask_token_id: int) -> None:
     if not 0 < vocab_size <= MAX_VOCAB_SIZE:
         raise ModelError(f"vocab_size is {vocab_size}, expected 1 … {MAX_VOCAB_SIZE}", where="draft config")
