@@ -9,7 +9,7 @@ from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
 from dflash_gguf.model.tokenizer.families import late_end_of_turn, space_prefix, special_texts
-from dflash_gguf.model.tokenizer.files import as_object, brief, read_target
+from dflash_gguf.model.tokenizer.files import as_object, brief, read_target, read_target_texts
 from dflash_gguf.model.tokenizer.merges import read_merges
 from dflash_gguf.model.tokenizer.pre import find_pre, require_pre
 from dflash_gguf.model.tokenizer.pre_names import require_known_pre, same_pre
@@ -110,7 +110,7 @@ def load_texts(folder: Path, *, vocab_size: int) -> tuple[str | None, list[bytes
     The name is None where the structure of tokenizer.json does not tell. Merges and templates are not read.
     Raises what `load_tokenizer` raises.
     """
-    target = read_target(folder)
+    target = read_target_texts(folder)
     _require_byte_level(target)
     return find_pre(target), read_vocabulary(target, vocab_size).texts
 

@@ -91,6 +91,9 @@ def _place_base(base: dict[str, Any], rows: list[str | None], where: str) -> Non
         raise FormatError(f"model.vocab: id {brief(low)} is negative", where=where)
     if high >= len(rows):
         raise _beyond(len(base), high, len(rows), where)
+    if list(base.values()) == list(range(len(base))):  # as every tokenizer.json is written
+        rows[: len(base)] = base
+        return
     for text, token_id in base.items():
         rows[token_id] = text
     if len(rows) - rows.count(None) != len(base):
