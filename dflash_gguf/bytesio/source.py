@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -55,13 +56,14 @@ class LocalFile:
         self.path = path
         self.name = str(path)
         try:
-            self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            # without O_NONBLOCK a FIFO would wait for its writer; regular files do not mind
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise UsageError("no such file", where=self.name, hint="check the path") from None
         except OSError as error:
             raise InputError(f"cannot be opened: {error.strerror}", where=self.name) from error
         status = os.fstat(self._fd)
-        if not os.path.isfile(path):
+        if not stat.S_ISREG(status.st_mode):
             os.close(self._fd)
             raise UsageError("is not a regular file", where=self.name, hint="name the file itself")
         self.size = status.st_size

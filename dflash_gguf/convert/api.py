@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,8 @@ def file_sha256(output: OutputPlan) -> str:
 
 
 def _refuse_input_as_output(plan: Plan, draft: Path, target: Path) -> None:
-    inputs = {path.resolve() for folder in (draft, target) for path in folder.iterdir()}
+    # not Path.resolve, which raises RuntimeError for a link to itself
+    inputs = {os.path.realpath(path) for folder in (draft, target) for path in folder.iterdir()}
     for output in plan.outputs:
-        if output.path.resolve() in inputs:
+        if os.path.realpath(output.path) in inputs:
             raise UsageError("is one of the inputs", where=str(output.path), hint="choose another --out")

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_gguf.bytesio.atomic import check_output, check_room
+from dflash_gguf.bytesio.atomic import check_outputs, check_room
 from dflash_gguf.convert.sources import Pair, pair_tensors
 from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.gguf.emit import EncodedHeader, OutTensor, encode_header
+from dflash_gguf.formats.gguf.scan import MAX_HEADER
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import MetaValue
 from dflash_gguf.formats.safetensors import SourceTensor
@@ -112,8 +113,7 @@ def make_plan(checkpoint: Checkpoint, target: Path, options: Options) -> Plan:
     parameters = sum(pair.source.n_weights for pair in pairing.pairs)
     target_id, draft_id = target_identity(target, card), Identity.of_folder(draft)
     paths = output_paths(options, target_id.name)
-    for path in paths.values():
-        check_output(path, force=options.force)
+    check_outputs(paths.values(), force=options.force)
     tokenizer = load_tokenizer(
         target, vocab_size=spec.vocab_size, mask_token_id=spec.mask_token_id, pre=options.tokenizer_pre
     )
@@ -125,15 +125,26 @@ def make_plan(checkpoint: Checkpoint, target: Path, options: Options) -> Plan:
         ("general.size_label", MetaValue(ValueType.STRING, size_label(parameters))),
         *provenance_pairs(draft_id, target_id, card, draft / "config.json"),
     ]
+    common = [(key, _in_utf8(value)) for key, value in common]
     outputs = []
     for recipe, path in paths.items():
         tensors = _planned(pairing.pairs, recipe, reading, options)
         metadata = [*common, *general_pairs(recipe.upper()), *encode_spec(spec), *tokenizer.key_values]
         header = encode_header(metadata, [tensor.out for tensor in tensors])
+        if len(header.data) > MAX_HEADER:
+            message = f"a header of {len(header.data):,} bytes, at most {MAX_HEADER:,} are read"
+            raise ModelError(message, where=str(target), hint="its vocabulary or its chat template is too large")
         outputs.append(OutputPlan(path, recipe, header, tensors))
     check_room({output.path: output.header.file_size for output in outputs})
     warnings = (*reading.warnings, *tokenizer.warnings)
     return Plan(tuple(outputs), spec.key_length, pairing.dropped, warnings)
+
+
+def _in_utf8(value: MetaValue) -> MetaValue:
+    """`value`, with a question mark for what UTF-8 has not: names of files may be any bytes."""
+    if not isinstance(value.value, str):
+        return value
+    return MetaValue(value.type, value.value.encode("utf-8", "replace").decode())
 
 
 def output_paths(options: Options, target_name: str) -> dict[str, Path]:
@@ -144,7 +155,7 @@ def output_paths(options: Options, target_name: str) -> dict[str, Path]:
     safe = re.sub(r"[^A-Za-z0-9._+-]+", "-", target_name).strip("-.") or "target"
     default = f"dflash-{safe}-{{type}}.gguf"
     pattern = options.out or default
-    if options.out and (options.out.endswith(os.sep) or Path(options.out).is_dir()):
+    if options.out and (options.out.endswith(os.sep) or os.path.isdir(options.out)):
         pattern = str(Path(options.out) / default)
     if "{type}" not in pattern and len(recipes) > 1:
         raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +115,7 @@ class Checkpoint:
         tensors: dict[str, SourceTensor] = {}
         for shard, expected in shards(index, where).items():
             path = self.folder / shard
-            if not path.is_file():
+            if not os.path.isfile(path):  # unlike Path.is_file, false for a name that no file can have
                 raise ModelError(f"the shard {shard} is missing", where=where, hint="was the download finished?")
             held = self._read(path)
             if held.keys() != expected:

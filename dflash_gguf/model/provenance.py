@@ -49,7 +49,8 @@ def parse_card(text: str) -> Card:
     import yaml
 
     try:
-        front = yaml.safe_load(match[1])
+        # only texts: the other loader's dates, numbers and tags fail in their own ways
+        front = yaml.load(match[1], yaml.BaseLoader)  # noqa: S506 - constructs str, list and dict alone
     except (yaml.YAMLError, RecursionError):
         return Card()
     if not isinstance(front, Mapping):
@@ -61,7 +62,7 @@ def _text(value: Any) -> str | None:
     """A string, or the only or first one of a list."""
     if isinstance(value, list) and value:
         value = value[0]
-    return value if isinstance(value, str) and value.strip() else None
+    return value if isinstance(value, str) and value.strip().lower() not in ("", "~", "null") else None
 
 
 def target_identity(folder: Path, card: Card) -> Identity:
