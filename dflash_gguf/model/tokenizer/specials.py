@@ -41,10 +41,10 @@ class _Draft:
         self.warnings.append(text)
 
 
-def read_specials(target: Target, listed: dict[str, int], vocab_size: int) -> Specials:
+def read_specials(target: Target, listed: dict[str, int], vocab_size: int, *, skip_beyond: bool) -> Specials:
     """Specials of tokenizer.json, tokenizer_config.json and config.json, in this order.
 
-    `listed`: the added tokens of tokenizer.json, text → id.
+    `listed`: the added tokens of tokenizer.json, text → id. With `skip_beyond` an id beyond the rows is left out.
 
     Raises FormatError for an id below 0 or beyond the rows.
     """
@@ -52,10 +52,14 @@ def read_specials(target: Target, listed: dict[str, int], vocab_size: int) -> Sp
     draft = _Draft({word: settings.get(f"{word}_token") for word in SPECIAL_WORDS})
     _bos_from_cls(draft)
     _read_post_processor(target, draft)
+    if skip_beyond:
+        listed = {text: token_id for text, token_id in listed.items() if token_id < vocab_size}
     ids = _ids_from_names(listed, draft, settings) if settings else {}
     for word in draft.words:
         token_id = _config_id(target, word)
-        if token_id is not None:
+        if token_id is not None and skip_beyond and token_id >= vocab_size:
+            draft.warn(f"{word}_token_id {token_id} is beyond the rows: left out")
+        elif token_id is not None:
             ids.setdefault(word, token_id)
     for word, token_id in ids.items():
         _require_row(word, token_id, vocab_size, str(target.folder))
@@ -173,6 +177,8 @@ def _config_id(target: Target, word: str) -> int | None:
     value = target.config.get(key)
     if value is None:
         value = target.text_config.get(key)
+    if value == -1 and word == "pad" and target.architecture.startswith("hunyuan"):
+        return None  # how these configs say that there is none
     return value if type(value) is int else None  # a list of ends of text names no single one
 
 
