@@ -17,6 +17,11 @@ from dflash_gguf.model.tensors import draft_tensors
 
 ROOT = Path(__file__).parents[1]
 MINI_TOKENIZER = ROOT / "fixtures/tokenizers/mini"
+#: the golden conversions: seed, and changes of the config beyond those that all have
+GOLDENS = {
+    "glm53flash": (["--seed", "11"], []),
+    "odd": (["--seed", "18"], ["hidden_size=544", "intermediate_size=1056", "dflash_config.selector_rank=48"]),
+}
 DTYPES = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from builders import ROOT, v2_config, write_draft, write_target
+from builders import GOLDENS, ROOT, v2_config, write_draft, write_target
 
 SHARED = Path(os.environ.get("DFLASH_SHARED", ROOT.parent / "shared"))
 
@@ -20,6 +20,25 @@ def shared() -> Path:
     if not (SHARED / "golden").is_dir():
         pytest.skip("the folder of golden results is not at hand (DFLASH_SHARED)")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def golden_inputs(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoints of the golden results, made as their README says."""
+    out = tmp_path_factory.mktemp("golden")
+    subprocess.run(["tar", "xf", shared / "tokenizers/qwen3.tar.xz", "-C", out], check=True)
+    for name, (seed, changes) in GOLDENS.items():
+        command: list[str | Path] = [
+            sys.executable,
+            shared / "tools/make_checkpoint.py",
+            out / name,
+            "--tokenizer",
+            out / "qwen3",
+        ]
+        command += ["--config", shared / "facts/configs/GLM-5.3-Flash-DFlash2/config.json", "--shrink", *seed]
+        command += ["--set", "vocab_size=151936", "dflash_config.mask_token_id=151669", *changes]
+        subprocess.run(command, check=True, capture_output=True)
+    return out
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import (
+    GOLDENS,
     bf16,
     random_tensors,
     safetensors_bytes,
@@ -27,11 +28,6 @@ from dflash_gguf.convert import Options, convert
 from dflash_gguf.errors import DflashError, FormatError, ModelError, UsageError
 from dflash_gguf.formats.gguf.scan import Header, scan_header
 from dflash_gguf.formats.gguf.values import Array
-
-GOLDENS = {
-    "glm53flash": (["--seed", "11"], []),
-    "odd": (["--seed", "18"], ["hidden_size=544", "intermediate_size=1056", "dflash_config.selector_rank=48"]),
-}
 
 
 def header_of(path: Path) -> Header:
@@ -51,25 +47,6 @@ def tensor_bytes_of(path: Path, name: str) -> bytes:
 def one(draft: Path, target: Path, tmp_path: Path, kind: str = "bf16", **options: Any) -> Path:
     out = tmp_path / f"out-{kind}.gguf"
     convert(draft, target, Options(types=(kind,), out=str(out), **options))
-    return out
-
-
-@pytest.fixture(scope="session")
-def golden_inputs(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkpoints of the golden results, made as their README says."""
-    out = tmp_path_factory.mktemp("golden")
-    subprocess.run(["tar", "xf", shared / "tokenizers/qwen3.tar.xz", "-C", out], check=True)
-    for name, (seed, changes) in GOLDENS.items():
-        command: list[str | Path] = [
-            sys.executable,
-            shared / "tools/make_checkpoint.py",
-            out / name,
-            "--tokenizer",
-            out / "qwen3",
-        ]
-        command += ["--config", shared / "facts/configs/GLM-5.3-Flash-DFlash2/config.json", "--shrink", *seed]
-        command += ["--set", "vocab_size=151936", "dflash_config.mask_token_id=151669", *changes]
-        subprocess.run(command, check=True, capture_output=True)
     return out
 
 

@@ -28,7 +28,7 @@ def family(folder: Path, name: str, architecture: str | None = None, model: dict
 
 
 def pre_of(folder: Path) -> str:
-    return load_tokenizer(folder, vocab_size=16, mask_token_id=12).pre
+    return load_tokenizer(folder, vocab_size=16, mask_token_id=12).pre or ""
 
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)

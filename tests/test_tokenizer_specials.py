@@ -219,6 +219,12 @@ def test_flag_against_the_post_processor_warns(tmp_path: Path) -> None:
     assert warning.startswith("add_bos_token is True in tokenizer_config.json, False by the post_processor")
 
 
+def test_a_config_id_beyond_the_rows_is_left_out(tmp_path: Path) -> None:
+    tokenizer = load_edited(tmp_path, lambda t: t.config.update(bos_token_id=2100))
+    assert "tokenizer.ggml.bos_token_id" not in dict(tokenizer.key_values)
+    assert tokenizer.warnings == ("bos_token_id is 2100 in config.json, beyond the vocabulary of 2100 rows: left out",)
+
+
 def test_unread_post_processor_warns(tmp_path: Path) -> None:
     (warning,) = load_edited(tmp_path, lambda t: t.tokenizer.update(post_processor={"type": "Bert"})).warnings
     assert "'Bert'" in warning

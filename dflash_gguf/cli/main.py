@@ -24,6 +24,11 @@ COMMANDS: dict[str, str] = {
     "convert": "Convert a DFlash checkpoint and its target's tokenizer to GGUF.",
     "quantize": "Quantize a draft that is GGUF already.",
     "inspect": "Show what a GGUF file is.",
+    "check": "Find every way a draft file is silently bad.",
+    "explain": "Explain a rule of check.",
+    "diff": "Compare two GGUF files.",
+    "draft": "Draft one block with the numpy executor.",
+    "generate": "Generate with a draft and its target, both in numpy.",
 }
 
 

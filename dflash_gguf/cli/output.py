@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-SCHEMA_VERSION = 1
+from dflash_gguf.formats.shown import SCHEMA_VERSION, safe
 
-
-def safe(text: str) -> str:
-    """`text` from a file, so that it cannot move a terminal's cursor, change its colours or hide what follows."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if c == " " or _printable(c) else c.encode("unicode_escape").decode() for c in text)
-
-
-def _printable(char: str) -> bool:
-    return char.isprintable() and unicodedata.category(char) not in ("Cf", "Cc", "Cs", "Co")
+__all__ = ["complain", "emit_json", "progress_bar", "safe", "say", "size_text", "table"]
 
 
 def complain(line: str) -> None:

@@ -57,7 +57,7 @@ class TileReader:
         """The tile in `ggml_type`; valid until the next `read`. Raises ModelError for what the type cannot hold."""
         if ggml_type is _RAW[self._dtype]:
             return self._bits.view(np.uint8)
-        values = self._floats()
+        values = self.floats()
         out = np.empty(tensor_bytes(ggml_type, values.size), np.uint8)
         quantize(ggml_type, values, out)
         if self._large and not np.isfinite(dequantize(ggml_type, out)).all():
@@ -68,7 +68,8 @@ class TileReader:
             )
         return out
 
-    def _floats(self) -> NDArray[np.float32]:
+    def floats(self) -> NDArray[np.float32]:
+        """The tile as float32; valid until the next `read`."""
         if self._values is None:
             if self._dtype == "BF16":
                 if self._wide.size < self._bits.size:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,6 +93,8 @@ def size_label(parameters: int) -> str:
 
 def provenance_pairs(draft: Identity, target: Identity, card: Card, config: Path) -> list[tuple[str, MetaValue]]:
     """License, source and base model; nothing that depends on this machine or the time."""
+    import hashlib
+
     pairs: list[tuple[str, str | None]] = [
         ("general.license", card.license),
         ("general.license.name", card.license_name),

@@ -116,7 +116,8 @@ def warm_up(types: Iterable[GGMLType], on_compile: Callable[[], None]) -> None:
 def quantize(ggml_type: GGMLType, source: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
     """Write `source` (1-D, contiguous, finite; a multiple of the type's block) into `out` as `ggml_type`.
 
-    `source` may be read-only and unaligned. What becomes of a block with a NaN or infinity is not defined. Raises ValueError for a type not in `QUANTIZABLE` or an `out` of another size than the blocks
+    `source` may be read-only and unaligned. What becomes of a block with a NaN or infinity is not defined.
+    Raises ValueError for a type not in `QUANTIZABLE` or an `out` of another size than the blocks
     need, TypeError for other dtypes or arrays that are not contiguous.
     """
     import numpy as np

@@ -13,6 +13,7 @@ from dflash_gguf.formats.gguf.types import BLOCK_SIZE, REMOVED_TYPES, GGMLType, 
 
 MAX_TENSOR_NAME = 63  # ggml keeps 64 bytes, the last one NUL
 _TOO_LARGE = 1 << 63
+_KNOWN_TYPES = frozenset(map(int, GGMLType))
 
 
 class RawTensorInfo(NamedTuple):
@@ -101,7 +102,7 @@ def _checked_type(layout: Layout, info: RawTensorInfo) -> GGMLType | None:
     row = info.shape[0] if info.shape else 1
     if info.type in REMOVED_TYPES:
         problem = f"type {info.type} ({REMOVED_TYPES[info.type]}) was removed from ggml"
-    elif info.type not in set(GGMLType):
+    elif info.type not in _KNOWN_TYPES:
         problem = f"unknown tensor type {info.type}"
     elif any(not 0 < dim < _TOO_LARGE for dim in info.shape):
         problem = f"dims {list(info.shape)}: each must be positive"

@@ -8,7 +8,10 @@ every fault of a file and `inspect` can still show it. Layout: ggml's docs/gguf.
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, TypeAlias
 
 from dflash_gguf.errors import FormatError
@@ -30,6 +33,7 @@ MAX_KEY = 65_535
 MAX_DIMS = 4
 FIRST_READ = 256 << 10
 MAX_READ = 16 << 20
+_PIECE = 1 << 20
 
 _ITEM_SIZE = {value_type: struct.calcsize(fmt) for value_type, fmt in SCALAR_FORMAT.items()}
 _SCALAR = {value_type: struct.Struct("<" + fmt) for value_type, fmt in SCALAR_FORMAT.items()}
@@ -115,7 +119,9 @@ class _Scanner:
         have = len(self.data)
         grow = max(end - have, min(3 * have, MAX_READ) or FIRST_READ)
         upto = min(have + grow, self.source.size, MAX_HEADER)
-        self.data += self.source.read(have, upto - have)
+        while have < upto:  # in pieces, so that a large header is not held twice
+            self.data += self.source.read(have, min(upto - have, MAX_READ))
+            have = len(self.data)
 
     def take(self, form: struct.Struct, what: str) -> int:
         self.need(form.size, what)
@@ -240,12 +246,12 @@ class _Scanner:
         return item_type, count, start, self.position
 
     def _check_items(self, item_type: ValueType, start: int, key: str) -> None:
-        raw = self.data[start : self.position]
-        if item_type is ValueType.BOOL and raw.strip(b"\0\1"):
+        data, end = self.data, self.position
+        if item_type is ValueType.BOOL and data.count(0, start, end) + data.count(1, start, end) < end - start:
             self.warnings.append(Defect("GF007", "bools other than 0 and 1", key))
         if item_type in (ValueType.FLOAT32, ValueType.FLOAT64):
-            form = "<" + SCALAR_FORMAT[item_type]
-            if any(v - v != 0 for (v,) in struct.iter_unpack(form, raw)):
+            parts = (data[at : min(at + _PIECE, end)] for at in range(start, end, _PIECE))
+            if not all(_all_finite(SCALAR_FORMAT[item_type], part) for part in parts):
                 self.warnings.append(Defect("GF007", "NaN or infinity among the values", key))
 
     def _skip_strings(self, count: int, key: str) -> None:
@@ -293,6 +299,15 @@ class _Scanner:
         padding = self.source.read(self.position, end - self.position)
         if padding.strip(b"\0"):
             self.warnings.append(Defect("GF007", "the padding before the tensor data is not zero", "header"))
+
+
+def _all_finite(form: str, raw: bytearray) -> bool:
+    """One NaN or infinity spreads over a sum; a sum of finite doubles that overflows is looked at one by one."""
+    values = array(form)
+    values.frombytes(raw)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return isfinite(sum(values)) or all(map(isfinite, values))
 
 
 def _describe(source: ByteSource) -> str:

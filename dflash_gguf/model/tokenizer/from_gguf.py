@@ -26,7 +26,9 @@ def tokenizer_of_header(metadata: Metadata, *, vocab_size: int, mask_token_id: i
     keys = {name: value for name, value in metadata.items() if name.startswith("tokenizer.")}
     tokens = _array(keys, TOKENS_KEY, ValueType.STRING, where)
     if tokens is None or _MODEL_KEY not in keys:
-        raise ModelError("holds no tokenizer", where=where, hint="name the target's first part or its checkpoint folder")
+        raise ModelError(
+            "holds no tokenizer", where=where, hint="name the target's first part or its checkpoint folder"
+        )
     if tokens.count != vocab_size:
         raise ModelError(
             f"{tokens.count} tokens, but the draft has {vocab_size} vocabulary rows",

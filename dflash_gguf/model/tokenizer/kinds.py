@@ -35,8 +35,7 @@ class Parts:
     """What a kind of tokenizer gives.
 
     `pre` is None where llama.cpp takes none. `space_prefix` is written before everything else, `late_flags` after it.
-    `ids` are special ids that the kind itself names, before any that the JSON files name. `skip_beyond`: special ids
-    beyond the rows are left out, not refused.
+    `ids` are special ids that the kind itself names, before any that the JSON files name.
     """
 
     model: str
@@ -47,7 +46,6 @@ class Parts:
     late_flags: dict[str, bool] = field(default_factory=dict)
     ids: dict[str, int] = field(default_factory=dict)
     flags: dict[str, bool] = field(default_factory=dict)
-    skip_beyond: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -116,7 +114,7 @@ def _byte_level(target: Target, vocab_size: int, pre: str | None) -> Parts:
 def _sentencepiece(target: Target, vocabulary: Vocabulary, pre: str | None) -> Parts:
     _refuse_pre(pre, target)
     late = late_flags(target, len(vocabulary.texts))
-    return Parts("llama", "default", vocabulary, None, space_prefix(target), late, skip_beyond=True)
+    return Parts("llama", "default", vocabulary, None, space_prefix(target), late)
 
 
 def _gemma4(target: Target, vocab_size: int, pre: str | None) -> Parts:

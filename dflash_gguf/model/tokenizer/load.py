@@ -10,7 +10,7 @@ from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
 from dflash_gguf.model.tokenizer.families import late_ids, special_texts
 from dflash_gguf.model.tokenizer.files import read_target
-from dflash_gguf.model.tokenizer.kinds import Parts, read_parts
+from dflash_gguf.model.tokenizer.kinds import Parts, read_parts, read_texts
 from dflash_gguf.model.tokenizer.specials import read_specials
 from dflash_gguf.model.tokenizer.templates import read_templates
 
@@ -70,7 +70,7 @@ def load_tokenizer(folder: Path, *, vocab_size: int, mask_token_id: int, pre: st
     parts = read_parts(target, vocab_size, pre)
     vocabulary, arrays = parts.vocabulary, _arrays(parts)
     target.tokenizer.pop("model", None)  # given up as soon as it is read: it is the largest thing in memory
-    specials = read_specials(target, vocabulary.listed, vocab_size, skip_beyond=parts.skip_beyond)
+    specials = read_specials(target, vocabulary.listed, vocab_size)
     ids = parts.ids | specials.ids
     for word, token_id in special_texts(target, vocabulary.added).items():
         ids.setdefault(word, token_id)
@@ -98,6 +98,14 @@ def load_tokenizer(folder: Path, *, vocab_size: int, mask_token_id: int, pre: st
         specials=ids | {"mask": mask_token_id},
         warnings=(*doubts, *mask_doubts(ids, mask_token_id)),
     )
+
+
+def load_texts(folder: Path, *, vocab_size: int) -> tuple[str, str | None, list[bytes]]:
+    """The part of a target's tokenizer that a draft must share: its model, its pre-tokenizer, its rows' texts.
+
+    The pre-tokenizer is None where llama.cpp takes none, or the files do not tell. Raises what `load_tokenizer` raises.
+    """
+    return read_texts(read_target(folder), vocab_size)
 
 
 def require_sizes(vocab_size: int, mask_token_id: int) -> None:

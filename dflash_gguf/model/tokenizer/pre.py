@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.errors import ModelError
 from dflash_gguf.model.tokenizer.files import brief
+from dflash_gguf.model.tokenizer.pre_names import same_pre
 
 if TYPE_CHECKING:
     from dflash_gguf.model.tokenizer.files import Target
@@ -62,6 +63,11 @@ def find_pre(target: Target) -> str | None:
     if steps == (_LLAMA3, _BYTES) and target.tokenizer["model"].get("ignore_merges") is True:
         return "llama-bpe"
     return None
+
+
+def split_steps_of(pre: str) -> tuple[str, ...] | None:
+    """The steps of a known family by a name that llama.cpp handles alike: regexes, then byte-level encoding."""
+    return next((s for s, names in _FAMILIES.items() for _, name in names if same_pre(name, pre)), None)
 
 
 def require_pre(target: Target) -> str:

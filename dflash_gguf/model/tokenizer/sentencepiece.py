@@ -16,6 +16,7 @@ from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.errors import FormatError
 from dflash_gguf.formats.protobuf import BYTES, FIXED32, VARINT, fields
 from dflash_gguf.model.tokenizer.added import (
+    Added,
     all_added,
     decoder_tokens,
     listed_tokens,
@@ -64,10 +65,11 @@ class _Rows:
     def put(self, token_id: int, text: bytes, score: float, kind: TokenType) -> None:
         self.texts[token_id], self.scores[token_id], self.types[token_id] = text, score, kind
 
-    def vocabulary(self, added: dict[str, int], listed: dict[str, int], warnings: list[str]) -> Vocabulary:
+    def vocabulary(self, added: dict[str, int], listed: dict[str, Added], warnings: list[str]) -> Vocabulary:
+        ids = {text: token.id for text, token in listed.items() if token.id < len(self.texts)}
         pads = sum(text == f"[PAD{i}]".encode() for i, text in enumerate(self.texts))
         return Vocabulary(
-            self.texts, self.types, len(self.texts) - pads, added, listed, tuple(warnings), scores=self.scores
+            self.texts, self.types, len(self.texts) - pads, added, ids, tuple(warnings), scores=self.scores
         )
 
 
@@ -93,8 +95,7 @@ def from_model(target: Target, vocab_size: int) -> Vocabulary:
     for token_id, piece in enumerate(pieces):
         rows.put(token_id, *piece)
     added = _lay_over(target, rows, warnings)
-    listed = listed_tokens(target, {}) if target.tokenizer else {}
-    return rows.vocabulary(added, {text: token.id for text, token in listed.items()}, warnings)
+    return rows.vocabulary(added, listed_tokens(target, {}) if target.tokenizer else {}, warnings)
 
 
 def _lay_over(target: Target, rows: _Rows, warnings: list[str]) -> dict[str, int]:
@@ -173,7 +174,7 @@ def from_json(target: Target, vocab_size: int) -> Vocabulary:
             kind = TokenType.CONTROL if token.text in special else TokenType.USER_DEFINED
             rows.put(token.id, encode_texts([token.text], where)[0], ADDED_SCORE, kind)
     added = {token.text: token.id for token in tokens}
-    return rows.vocabulary(added, {text: token.id for text, token in listed.items()}, warnings)
+    return rows.vocabulary(added, listed, warnings)
 
 
 def _json_type(text: str, *, control: bool) -> TokenType:

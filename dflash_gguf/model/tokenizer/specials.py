@@ -41,28 +41,23 @@ class _Draft:
         self.warnings.append(text)
 
 
-def read_specials(target: Target, listed: dict[str, int], vocab_size: int, *, skip_beyond: bool) -> Specials:
+def read_specials(target: Target, listed: dict[str, int], vocab_size: int) -> Specials:
     """Specials of tokenizer.json, tokenizer_config.json and config.json, in this order.
 
-    `listed`: the added tokens of tokenizer.json, text → id. With `skip_beyond` an id beyond the rows is left out.
+    `listed`: the added tokens of tokenizer.json, text → id.
 
-    Raises FormatError for an id below 0 or beyond the rows.
+    An id of config.json that lies beyond the rows is left out with a warning, as the reference does: a target cut to
+    a smaller vocabulary keeps its old config. Raises FormatError for an id below 0.
     """
     settings = target.settings or {}
     draft = _Draft({word: settings.get(f"{word}_token") for word in SPECIAL_WORDS})
     _bos_from_cls(draft)
     _read_post_processor(target, draft)
-    if skip_beyond:
-        listed = {text: token_id for text, token_id in listed.items() if token_id < vocab_size}
     ids = _ids_from_names(listed, draft, settings) if settings else {}
     for word in draft.words:
         token_id = _config_id(target, word)
-        if token_id is not None and skip_beyond and token_id >= vocab_size:
-            draft.warn(f"{word}_token_id {token_id} is beyond the rows: left out")
-        elif token_id is not None:
-            ids.setdefault(word, token_id)
-    for word, token_id in ids.items():
-        _require_row(word, token_id, vocab_size, str(target.folder))
+        if token_id is not None and word not in ids and _is_row(word, token_id, vocab_size, draft, str(target.folder)):
+            ids[word] = token_id
     return Specials(ids, draft.flags, tuple(draft.warnings))
 
 
@@ -182,8 +177,11 @@ def _config_id(target: Target, word: str) -> int | None:
     return value if type(value) is int else None  # a list of ends of text names no single one
 
 
-def _require_row(word: str, token_id: int, vocab_size: int, where: str) -> None:
-    if not 0 <= token_id < vocab_size:
-        raise FormatError(
-            f"{word}_token_id is {brief(token_id)}, the vocabulary has rows 0 … {vocab_size - 1}", where=where
+def _is_row(word: str, token_id: int, vocab_size: int, draft: _Draft, where: str) -> bool:
+    if token_id < 0:
+        raise FormatError(f"{word}_token_id is {brief(token_id)}", where=where)
+    if token_id >= vocab_size:
+        draft.warn(
+            f"{word}_token_id is {brief(token_id)} in config.json, beyond the vocabulary of {vocab_size} rows: left out"
         )
+    return token_id < vocab_size

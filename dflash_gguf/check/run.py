@@ -1,0 +1,175 @@
+"""Carrying rules out on files: one report a file, whatever the file is like."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash_gguf.check.finding import FileReport, Finding, Report
+from dflash_gguf.check.place import Place, locate
+from dflash_gguf.check.registry import Needs, Rule, selected_rules
+from dflash_gguf.check.subject import Subject
+from dflash_gguf.errors import DflashError, FormatError
+from dflash_gguf.formats.gguf.scan import scan_header
+
+if TYPE_CHECKING:
+    from dflash_gguf.check.source import SourceDraft
+    from dflash_gguf.check.target import Target
+
+MAX_BASELINE = 64 << 20
+MAX_FINDINGS = 50
+
+
+def check(
+    files: Sequence[str | Path],
+    *,
+    target: str | Path | None = None,
+    source: str | Path | None = None,
+    data: bool = False,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    baseline: str | Path | None = None,
+) -> Report:
+    """Check draft files (or folders of them) by all rules, or those whose id starts with one of `select`.
+
+    `target` is a checkpoint folder or GGUF (pair rules), `source` the draft's checkpoint folder (source rules),
+    `data` reads all weights, `baseline` is a JSON report whose findings are known. A file that is missing or
+    unreadable has its error in its own report. Raises UsageError (unknown rule, nothing to check), and for target,
+    source and baseline what opening them raises.
+    """
+    rules = selected_rules(select, ignore)
+    known = read_baseline(Path(baseline)) if baseline is not None else frozenset[str]()
+    pair = original = None
+    if target is not None:
+        from dflash_gguf.check.target import open_target
+
+        pair = open_target(locate(str(target)))
+    if source is not None:
+        from dflash_gguf.check.source import open_source
+
+        original = open_source(locate(str(source)))
+    runner = Runner(rules, pair, original, data=data)
+    return Report(tuple(_without_known(report, known) for name in files for report in runner.reports(str(name))))
+
+
+def read_baseline(path: Path) -> frozenset[str]:
+    """Fingerprints of the findings in a JSON report. Raises UsageError or FormatError."""
+    from dflash_gguf.model.checkpoint import read_json
+
+    report = read_json(path, limit=MAX_BASELINE)
+    try:
+        return frozenset(str(f["fingerprint"]) for file in report["files"] for f in file["findings"])
+    except (KeyError, TypeError):
+        raise FormatError(
+            "is no report of `check --format json`", where=str(path), hint="make one with --format json"
+        ) from None
+
+
+class Runner:
+    """The rules that were chosen, and what they are carried out with."""
+
+    def __init__(
+        self, rules: Mapping[str, Rule], target: Target | None, original: SourceDraft | None, *, data: bool
+    ) -> None:
+        self.rules, self.target, self.original, self.data = rules, target, original, data
+
+    def reports(self, argument: str) -> Iterator[FileReport]:
+        """One report for each file that `argument` stands for."""
+        try:
+            places = locate(argument).drafts()
+        except DflashError as error:
+            yield FileReport(argument, error=error, not_checked=("everything: the file could not be found",))
+            return
+        for place in places:
+            try:
+                yield self.look_at(place)
+            except DflashError as error:
+                yield FileReport(place.name, error=error, not_checked=("everything: the file could not be read",))
+
+    def look_at(self, place: Place) -> FileReport:
+        with place.open() as file:
+            try:
+                header, refusal = scan_header(file), None
+            except FormatError as error:
+                header, refusal = None, error
+            subject = Subject(place, file, header, refusal, target=self.target, original=self.original)
+            return self._look(subject)
+
+    def _look(self, subject: Subject) -> FileReport:
+        findings: list[Finding] = []
+        passed: list[str] = []
+        skipped: dict[str, list[str]] = {}
+        for identifier, rule in self.rules.items():
+            reason = self._reason_not_to(rule, subject)
+            if reason:
+                skipped.setdefault(reason, []).append(identifier)
+                continue
+            count = len(findings)
+            findings += _findings(rule, subject)
+            if len(findings) == count:
+                passed.append(identifier)
+        findings.sort(key=lambda finding: finding.severity.rank)
+        reasons = [f"{_ranges(ids)}: {reason}" for reason, ids in skipped.items()]
+        told = tuple(dict.fromkeys([*reasons, *subject.not_checked]))
+        return FileReport(subject.place.name, tuple(findings), told, tuple(passed))
+
+    def _reason_not_to(self, rule: Rule, subject: Subject) -> str:
+        """Why a rule cannot be carried out, or ""."""
+        needs = rule.needs
+        if needs is Needs.BYTES:
+            return ""
+        if subject.header is None:
+            return "the header cannot be read"
+        if needs is Needs.HEADER:
+            return ""
+        if not subject.is_draft:
+            return "not a file of architecture dflash"
+        if needs in (Needs.TENSORS, Needs.DATA):
+            if subject.is_part:
+                return "one part of a split file"
+            if subject.is_dspark and needs is Needs.TENSORS:
+                return "a DSpark draft's tensors are not known"
+        if needs is Needs.DATA and not self.data:
+            return "weights are read with --data"
+        if needs is Needs.TARGET and self.target is None:
+            return "no --target was given"
+        if needs is Needs.SOURCE and self.original is None:
+            return "no --source was given"
+        return ""
+
+
+def _findings(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """What a rule finds: at most MAX_FINDINGS, then how many more there are."""
+    more = 0
+    for number, problem in enumerate(rule.look(subject)):
+        severity = problem.severity or rule.severity
+        if number < MAX_FINDINGS:
+            message, where = _short(problem.message, 600), _short(problem.where, 200)
+            yield Finding(rule.id, severity, message, where, problem.hint or rule.fix)
+        else:
+            more += 1
+    if more:
+        yield Finding(rule.id, severity, f"{more:,} more findings of this rule", "", rule.fix)
+
+
+def _short(text: str, limit: int) -> str:
+    """Text that may hold a whole value of the file, cut."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _ranges(ids: Sequence[str]) -> str:
+    """Ids of one group as a range: KV101-KV110."""
+    groups: dict[str, list[str]] = {}
+    for identifier in ids:
+        groups.setdefault(identifier[:2], []).append(identifier)
+    return ", ".join(group[0] if len(group) == 1 else f"{group[0]}-{group[-1]}" for group in groups.values())
+
+
+def _without_known(report: FileReport, known: Collection[str]) -> FileReport:
+    if not known:
+        return report
+    new = tuple(f for f in report.findings if f.fingerprint(report.file_name) not in known)
+    return FileReport(
+        report.path, new, report.not_checked, report.passed, len(report.findings) - len(new), report.error
+    )

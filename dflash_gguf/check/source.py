@@ -1,0 +1,63 @@
+"""The checkpoint that a file was converted from, as the source rules need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dflash_gguf.model.checkpoint import Checkpoint, Identity, read_config
+from dflash_gguf.model.config import spec_from_config
+from dflash_gguf.model.provenance import Card, read_card
+
+if TYPE_CHECKING:
+    from dflash_gguf.check.place import Place
+    from dflash_gguf.convert.sources import Pairing
+    from dflash_gguf.model.spec import DraftSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDraft:
+    """A draft's checkpoint: what its config says, and what it is called."""
+
+    folder: Path
+    config: dict[str, Any]
+    spec: DraftSpec
+    rope_is_neox: bool
+    card: Card
+    identity: Identity
+    config_sha256: str
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether any safetensors file is there."""
+        return any(self.folder.glob("*.safetensors"))
+
+    @contextmanager
+    def pairing(self) -> Iterator[Pairing]:
+        """The checkpoint's tensors, paired with the draft's. Raises what reading a checkpoint raises."""
+        from dflash_gguf.convert.sources import pair_tensors
+
+        with Checkpoint(self.folder) as checkpoint:
+            has_embedding = self.config.get("has_embed_tokens", True) is not False
+            yield pair_tensors(self.spec, checkpoint.tensors, has_embed_tokens=has_embedding, where=str(self.folder))
+
+
+def open_source(place: Place) -> SourceDraft:
+    """Read a checkpoint's config. Raises UsageError (no such folder), FormatError or ModelError (no DFlash draft)."""
+    import hashlib
+
+    folder = place.path
+    config = read_config(folder)
+    reading = spec_from_config(config, None, where=str(folder / "config.json"))
+    return SourceDraft(
+        folder,
+        config,
+        reading.spec,
+        reading.rope_is_neox,
+        read_card(folder),
+        Identity.of_folder(folder),
+        hashlib.sha256((folder / "config.json").read_bytes()).hexdigest(),
+    )

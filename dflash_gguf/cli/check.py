@@ -1,0 +1,96 @@
+"""`check`: every way a draft file is silently bad."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dflash_gguf.cli.output import complain
+from dflash_gguf.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from dflash_gguf.check import Report, Severity
+
+
+def run(
+    files: Annotated[
+        list[str], typer.Argument(help="GGUF files, folders of them, or a README.md beside them.", metavar="FILE…")
+    ],
+    target: Annotated[
+        str | None, typer.Option(help="The target: its folder (configs are read) or its GGUF (the header is).")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="DRAFT", help="The checkpoint that the file was converted from.")
+    ] = None,
+    data: Annotated[bool, typer.Option("--data", help="Read all weights: NaN, zeros, constants.")] = False,
+    output_format: Annotated[
+        str, typer.Option("--format", metavar="F", help="text, json, sarif, junit or github.")
+    ] = "text",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    select: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Only rules whose id begins so; repeatable, or A,B.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="No rules whose id begins so; repeatable, or A,B.")
+    ] = None,
+    fail_on: Annotated[str, typer.Option(metavar="S", help="error or warn: what makes the exit code 1.")] = "error",
+    baseline: Annotated[
+        str | None, typer.Option(metavar="F", help="A report of --format json: its findings are known.")
+    ] = None,
+    sarif: Annotated[str | None, typer.Option(metavar="F", help="Write the report as SARIF to this file too.")] = None,
+) -> None:
+    """Check drafts: container, metadata, tokenizer, tensors; with --target the pair, with --source the conversion."""
+    from dflash_gguf.check import check
+    from dflash_gguf.check.render import renderer
+
+    threshold = _threshold(fail_on)
+    name = "json" if as_json else output_format
+    render = renderer(name)
+    report = check(
+        files,
+        target=target,
+        source=source,
+        data=data,
+        select=select or (),
+        ignore=ignore or (),
+        baseline=baseline,
+    )
+    sys.stdout.write(render(report))
+    if name == "github":
+        _write_summary(report)
+    if sarif is not None:
+        _write(Path(sarif), renderer("sarif")(report))
+    for file in report.files:
+        if file.error is not None:
+            complain(f"error: {file.error}")
+    raise typer.Exit(report.exit_code(threshold))
+
+
+def _threshold(text: str) -> Severity:
+    from dflash_gguf.check import Severity
+
+    known = {"error": Severity.ERROR, "warn": Severity.WARNING, "warning": Severity.WARNING}
+    if text not in known:
+        raise UsageError(f"{text!a} is neither error nor warn", where="--fail-on")
+    return known[text]
+
+
+def _write_summary(report: Report) -> None:
+    """Append to the job summary, where GitHub says that there is one."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        from dflash_gguf.check.render.github import summary
+
+        _write(Path(path), summary(report), mode="a")
+
+
+def _write(path: Path, text: str, mode: str = "w") -> None:
+    try:
+        with path.open(mode, encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror}", where=str(path)) from error
