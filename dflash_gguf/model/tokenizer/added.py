@@ -22,6 +22,12 @@ _LOOK_SPECIAL = frozenset({"<pad>", "<mask>", "<2mass>", "[@BOS@]"})
 _SPECIAL_BRACKETS = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
 
 
+#: special tokens that a tokenizer's class names where its files do not
+_CLASS_DEFAULTS = {
+    "GemmaTokenizer": {"bos": "<bos>", "eos": "<eos>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"},
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Added:
     """One added token. `normalized` tokens are matched after normalization, the others as they stand."""
@@ -140,8 +146,9 @@ def named_tokens(target: Target) -> list[str]:
     if "added_tokens_decoder" not in settings and legacy.is_file():
         sources.append(read_json(legacy))
     entries: list[Any] = []
+    defaults = _CLASS_DEFAULTS.get(str(settings.get("tokenizer_class")).removesuffix("Fast"), {})
     for source in sources:
-        entries += [source.get(f"{word}_token") for word in SPECIAL_WORDS]
+        entries += [source.get(f"{word}_token", defaults.get(word)) for word in SPECIAL_WORDS]
         for key in ("additional_special_tokens", "extra_special_tokens"):
             more = source.get(key)
             entries += more if isinstance(more, list) else list(more.values()) if isinstance(more, dict) else []

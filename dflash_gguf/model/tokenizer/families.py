@@ -27,6 +27,7 @@ class _Rule:
 _END = "<|endoftext|>"
 _RULES = (
     _Rule(r"chatglm.*|glmforcausallm|glm", (("eos", _END), ("eot", "<|user|>"), ("unk", _END))),
+    _Rule(r"qwenlmheadmodel", (("bos", _END), ("eos", _END), ("unk", _END))),
     _Rule(r"dots3note.*", (("eot", "<|endofassistant|>"),)),
     _Rule(
         r"glm4forcausallm|glm4vforconditionalgeneration|glmocr.*|glm4v?",
@@ -94,10 +95,15 @@ def late_ids(target: Target, added: dict[str, int], rows: int) -> dict[str, int]
     return ids
 
 
+def is_llama(target: Target) -> bool:
+    """Whether llama.cpp converts the target as a Llama: a vocabulary with byte fallback keeps SentencePiece's rules."""
+    return _LLAMA.fullmatch(target.architecture) is not None
+
+
 def space_prefix(target: Target) -> bool | None:
     """`add_prefix_space` of tokenizer_config.json where the family writes it."""
     value = (target.settings or {}).get("add_prefix_space")
-    return value if isinstance(value, bool) and _LLAMA.fullmatch(target.architecture) else None
+    return value if isinstance(value, bool) and is_llama(target) else None
 
 
 def late_flags(target: Target, rows: int) -> dict[str, bool]:
@@ -107,7 +113,7 @@ def late_flags(target: Target, rows: int) -> dict[str, bool]:
     if target.architecture.startswith("gemma"):
         return {"add_space_prefix": False}
     # small Granite and SmolLM models, which are trained without a bos
-    return {"add_bos_token": False} if _LLAMA.fullmatch(target.architecture) and rows == 49152 else {}
+    return {"add_bos_token": False} if is_llama(target) and rows == 49152 else {}
 
 
 def own_template_file(target: Target) -> bool:

@@ -4,8 +4,9 @@
 |---|---|---|
 | tokenizer.json, byte-level BPE | byte-level | gpt2 |
 | tokenizer.model (with or without a tokenizer.json with byte fallback) | SentencePiece | llama |
-| tokenizer.json with byte fallback alone | SentencePiece | llama |
-| tokenizer.json with byte fallback of a Gemma 4 | SentencePiece with merges | gemma4 |
+| tokenizer.json with byte fallback alone, of a Llama | SentencePiece | llama |
+| tokenizer.json with byte fallback alone, of a Gemma 4 | SentencePiece with merges | gemma4 |
+| tokenizer.json with byte fallback alone, of others | byte-level, split by `pre` gemma4 | gpt2 |
 | tekken.json alone | ranks | gpt2 |
 | tiktoken.model, qwen.tiktoken | ranks | gpt2 |
 """
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from dflash_gguf.errors import FormatError, ModelError, UsageError
 from dflash_gguf.model.tokenizer import sentencepiece, tekken, tiktoken
-from dflash_gguf.model.tokenizer.families import VISIBLE_GEMMA4, late_flags, space_prefix
+from dflash_gguf.model.tokenizer.families import VISIBLE_GEMMA4, is_llama, late_flags, space_prefix
 from dflash_gguf.model.tokenizer.files import as_object, brief
 from dflash_gguf.model.tokenizer.merges import read_merges
 from dflash_gguf.model.tokenizer.pre import find_pre, require_pre
@@ -66,7 +67,7 @@ def read_parts(target: Target, vocab_size: int, pre: str | None) -> Parts:
         return _gemma4(target, vocab_size, pre)
     if (fallback or not target.tokenizer) and sentencepiece.is_model(target.folder / sentencepiece.MODEL_FILE):
         return _sentencepiece(target, sentencepiece.from_model(target, vocab_size), pre)
-    if fallback:
+    if fallback and is_llama(target):
         return _sentencepiece(target, sentencepiece.from_json(target, vocab_size), pre)
     if target.tokenizer:
         return _byte_level(target, vocab_size, pre)
@@ -107,7 +108,7 @@ def _byte_level(target: Target, vocab_size: int, pre: str | None) -> Parts:
     name, doubts = (require_pre(target), ()) if pre is None else (pre, _doubts(find_pre(target), pre))
     vocabulary = read_vocabulary(target, vocab_size)
     merges = read_merges(target.tokenizer["model"], base_vocabulary(target), target.tokenizer_path)
-    late = late_flags(target, vocab_size)
+    late = late_flags(target, vocab_size) if is_llama(target) else {}
     return Parts("gpt2", name, vocabulary, merges, space_prefix(target), late, warnings=doubts)
 
 
