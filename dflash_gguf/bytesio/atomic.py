@@ -97,7 +97,7 @@ class AtomicFile:
             check_output(self.path, force=self.force)  # somebody may have written it meanwhile
             os.rename(self._partial, self.path)
             self._close()
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -142,7 +142,7 @@ def _reserve(fd: int, size: int) -> None:
 
 def _remove_stale(path: Path) -> None:
     """Remove partial files of `path` that no living process holds locked."""
-    for partial in path.parent.glob(f".{_glob_escape(path.name)}.*.partial"):
+    for partial in path.parent.glob(f".{glob_escape(path.name)}.*.partial"):
         try:
             fd = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -156,11 +156,13 @@ def _remove_stale(path: Path) -> None:
             os.close(fd)
 
 
-def _glob_escape(name: str) -> str:
+def glob_escape(name: str) -> str:
+    """`name` as a glob pattern that matches it alone."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

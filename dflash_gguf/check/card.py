@@ -68,7 +68,7 @@ def _base_model(claimed: str | None, subject: Subject) -> Iterator[str]:
 
 def _sizes(text: str, subject: Subject) -> Iterator[str]:
     """Sizes in lines that name the file."""
-    name, size = subject.place.path.name, subject.source.size
+    name, size = subject.file_name, subject.source.size
     lines = [line.replace(name, "") for line in text.splitlines() if name in line]
     exact = {int(m.replace(",", "")) for line in lines for m in _BYTES.findall(line)}
     rough = [match for line in lines for match in _SIZE.findall(line)]

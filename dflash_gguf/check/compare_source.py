@@ -21,7 +21,7 @@ from dflash_gguf.check.finding import Severity
 from dflash_gguf.check.registry import Problem
 from dflash_gguf.convert.plan import PlannedTensor
 from dflash_gguf.convert.tiles import TileReader
-from dflash_gguf.formats.blocks import DEQUANTIZABLE, QUANTIZABLE, dequantize
+from dflash_gguf.formats.blocks import DEQUANTIZABLE, QUANTIZABLE, dequantize, warm_up
 from dflash_gguf.formats.gguf.emit import OutTensor
 from dflash_gguf.formats.gguf.types import BLOCK_SIZE, GGMLType, tensor_bytes
 
@@ -82,7 +82,7 @@ def compare_source(subject: Subject, original: SourceDraft) -> Iterator[Problem]
             elif found.type not in DEQUANTIZABLE:
                 subject.not_checked.append(f"SR502: {name}: weights of type {found.type.name} are not read")
             else:
-                plan = PlannedTensor(pair.source, OutTensor(name, found.type, found.shape), "", permuted)
+                plan = PlannedTensor(pair.source, OutTensor(name, found.type, found.shape), "", permuted, pair.scale)
                 both.append((found, plan))
         if extra := [name for name in subject.tensors if name not in planned and subject.canonical.get(name) == name]:
             yield Problem(f"{len(extra)} tensors that the source has not: {', '.join(extra[:10])}", extra[0])
@@ -130,8 +130,11 @@ def _compare_all(subject: Subject, both: list[tuple[TensorInfo, PlannedTensor]],
         if not hasattr(local, "comparer"):
             local.comparer = _Comparer(subject, head, plans)
         result: _Compared = local.comparer.compare(*item)
+        subject.on_bytes(item[0].size)
         return result
 
+    pairs = {(tensor.type, plan.source.dtype) for tensor, plan in both}
+    warm_up(sorted({kind for kind, dtype in pairs if kind.name != dtype and kind in QUANTIZABLE}), lambda: None)
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(compare, both))
 

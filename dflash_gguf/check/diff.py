@@ -11,6 +11,7 @@ from math import isfinite, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dflash_gguf.bytesio.hub import Hub
 from dflash_gguf.check.place import locate
 from dflash_gguf.formats.gguf.scan import scan_header
 from dflash_gguf.formats.gguf.types import BLOCK_SIZE, GGMLType, tensor_bytes
@@ -73,7 +74,12 @@ def diff(a: str | Path, b: str | Path) -> Diff:
     Raises UsageError or InputError for a file that cannot be read, FormatError for one whose header cannot.
     """
     with ExitStack() as stack:
-        sources = [stack.enter_context(locate(str(name)).open()) for name in (a, b)]
+        hub = Hub()
+        sources: list[ByteSource] = []
+        for name in (a, b):
+            file = locate(str(name), hub).open(whole=True)
+            stack.enter_context(file)
+            sources.append(file)
         headers = [scan_header(source) for source in sources]
         for header, source in zip(headers, sources, strict=True):
             header.require_sound(source.name)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_gguf.bytesio.hub import Hub
 from dflash_gguf.check.finding import FileReport, Finding, Report
 from dflash_gguf.check.place import Place, locate
 from dflash_gguf.check.registry import Needs, Rule, selected_rules
@@ -30,26 +31,31 @@ def check(
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     baseline: str | Path | None = None,
+    on_bytes: Callable[[int], None] = lambda _: None,
 ) -> Report:
     """Check draft files (or folders of them) by all rules, or those whose id starts with one of `select`.
 
+    Each of them can be on the Hub, where only headers are read; a repository's drafts are checked against its card
+    and against the target that they name.
     `target` is a checkpoint folder or GGUF (pair rules), `source` the draft's checkpoint folder (source rules),
-    `data` reads all weights, `baseline` is a JSON report whose findings are known. A file that is missing or
+    `data` reads all weights, `baseline` is a JSON report whose findings are known; `on_bytes` is told of
+    tensor data as they are read, from several threads. A file that is missing or
     unreadable has its error in its own report. Raises UsageError (unknown rule, nothing to check), and for target,
     source and baseline what opening them raises.
     """
     rules = selected_rules(select, ignore)
     known = read_baseline(Path(baseline)) if baseline is not None else frozenset[str]()
     pair = original = None
+    hub = Hub()
     if target is not None:
         from dflash_gguf.check.target import open_target
 
-        pair = open_target(locate(str(target)))
+        pair = open_target(locate(str(target), hub))
     if source is not None:
         from dflash_gguf.check.source import open_source
 
-        original = open_source(locate(str(source)))
-    runner = Runner(rules, pair, original, data=data)
+        original = open_source(locate(str(source), hub), weights=data)
+    runner = Runner(rules, pair, original, hub=hub, data=data, on_bytes=on_bytes)
     return Report(tuple(_without_known(report, known) for name in files for report in runner.reports(str(name))))
 
 
@@ -70,14 +76,23 @@ class Runner:
     """The rules that were chosen, and what they are carried out with."""
 
     def __init__(
-        self, rules: Mapping[str, Rule], target: Target | None, original: SourceDraft | None, *, data: bool
+        self,
+        rules: Mapping[str, Rule],
+        target: Target | None,
+        original: SourceDraft | None,
+        *,
+        hub: Hub,
+        data: bool,
+        on_bytes: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self.rules, self.target, self.original, self.data = rules, target, original, data
+        self.rules, self.target, self.original, self.hub, self.data = rules, target, original, hub, data
+        self.on_bytes = on_bytes
+        self.named: dict[str, Target | str] = {}
 
     def reports(self, argument: str) -> Iterator[FileReport]:
         """One report for each file that `argument` stands for."""
         try:
-            places = locate(argument).drafts()
+            places = locate(argument, self.hub).drafts()
         except DflashError as error:
             yield FileReport(argument, error=error, not_checked=("everything: the file could not be found",))
             return
@@ -88,13 +103,46 @@ class Runner:
                 yield FileReport(place.name, error=error, not_checked=("everything: the file could not be read",))
 
     def look_at(self, place: Place) -> FileReport:
-        with place.open() as file:
+        """The report on one file. Raises UsageError or InputError where its bytes cannot be had."""
+        with place.open(whole=self.data) as file:
             try:
                 header, refusal = scan_header(file), None
             except FormatError as error:
                 header, refusal = None, error
-            subject = Subject(place, file, header, refusal, target=self.target, original=self.original)
+            subject = Subject(
+                place, file, header, refusal, target=self.target, original=self.original, on_bytes=self.on_bytes
+            )
+            if self.target is None and place.is_of_repo and subject.is_draft and self._pairs:
+                self._find_target(subject)
             return self._look(subject)
+
+    @property
+    def _pairs(self) -> bool:
+        return any(rule.needs is Needs.TARGET for rule in self.rules.values())
+
+    def _find_target(self, subject: Subject) -> None:
+        """The target that a file of a repository names, else its card; looked up once for all files."""
+        name = subject.target_repo
+        if name is None:
+            subject.why_no_target = "neither the file nor its card names a target; --target does"
+            return
+        if name not in self.named:
+            self.named[name] = self._named_target(name)
+        found = self.named[name]
+        if isinstance(found, str):
+            subject.why_no_target = found
+        else:
+            subject.target = found
+
+    def _named_target(self, name: str) -> Target | str:
+        """The target in a repository, or why there is none: what a file names is not the caller's mistake."""
+        from dflash_gguf.check.target import open_target
+
+        try:
+            target = open_target(locate(f"hf://{name}", self.hub))  # with the scheme it can never be a local path
+        except DflashError as error:
+            return f"the target cannot be read: {error}"
+        return f"{name} is a draft, not a target" if "dflash" in target.architecture.lower() else target
 
     def _look(self, subject: Subject) -> FileReport:
         findings: list[Finding] = []
@@ -132,8 +180,8 @@ class Runner:
                 return "a DSpark draft's tensors are not known"
         if needs is Needs.DATA and not self.data:
             return "weights are read with --data"
-        if needs is Needs.TARGET and self.target is None:
-            return "no --target was given"
+        if needs is Needs.TARGET and subject.target is None:
+            return subject.why_no_target
         if needs is Needs.SOURCE and self.original is None:
             return "no --source was given"
         return ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -54,8 +54,13 @@ class Seen:
     mean: float | None = None
 
 
-def scan_weights(source: ByteSource, tensors: Sequence[TensorInfo]) -> Iterator[tuple[TensorInfo, Seen]]:
-    """Read `tensors` (of SCANNED types) once; results come in their order. Raises InputError."""
+def scan_weights(
+    source: ByteSource, tensors: Sequence[TensorInfo], on_bytes: Callable[[int], None]
+) -> Iterator[tuple[TensorInfo, Seen]]:
+    """Read `tensors` (of SCANNED types) once; results come in their order. Raises InputError.
+
+    `on_bytes` is told of each tensor's bytes when it is done, from several threads.
+    """
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     local = threading.local()
 
@@ -63,6 +68,7 @@ def scan_weights(source: ByteSource, tensors: Sequence[TensorInfo]) -> Iterator[
         if not hasattr(local, "scanner"):
             local.scanner = _Scanner(source)
         seen: Seen = local.scanner.scan(tensor)
+        on_bytes(tensor.size)
         return seen
 
     with ThreadPoolExecutor(threads) as pool:

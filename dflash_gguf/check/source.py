@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dflash_gguf.model.checkpoint import Checkpoint, Identity, read_config
 from dflash_gguf.model.config import spec_from_config
 from dflash_gguf.model.provenance import Card, read_card
+from dflash_gguf.model.quantization import read_quantization
 
 if TYPE_CHECKING:
     from dflash_gguf.check.place import Place
@@ -42,14 +43,23 @@ class SourceDraft:
 
         with Checkpoint(self.folder) as checkpoint:
             has_embedding = self.config.get("has_embed_tokens", True) is not False
-            yield pair_tensors(self.spec, checkpoint.tensors, has_embed_tokens=has_embedding, where=str(self.folder))
+            yield pair_tensors(
+                self.spec,
+                checkpoint.tensors,
+                has_embed_tokens=has_embedding,
+                quantization=read_quantization(self.folder, self.config),
+                where=str(self.folder),
+            )
 
 
-def open_source(place: Place) -> SourceDraft:
-    """Read a checkpoint's config. Raises UsageError (no such folder), FormatError or ModelError (no DFlash draft)."""
+def open_source(place: Place, *, weights: bool) -> SourceDraft:
+    """Read a checkpoint's config; of one on the Hub, `weights` fetches those too.
+
+    Raises UsageError (no such folder), HubError, FormatError or ModelError (no DFlash draft).
+    """
     import hashlib
 
-    folder = place.path
+    folder = place.draft_folder(weights=weights)
     config = read_config(folder)
     reading = spec_from_config(config, None, where=str(folder / "config.json"))
     return SourceDraft(

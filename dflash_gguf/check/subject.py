@@ -6,15 +6,19 @@ where they make no sense, and nothing raises.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from dflash_gguf.bytesio.hub.remote_file import RemoteFile
 from dflash_gguf.check.geometry import conv_tensors, draft_version, geometry, selector_tensors, uniform_dim
 from dflash_gguf.check.names import canonical_name
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model.config import MAX_BLOCKS
 from dflash_gguf.model.metadata import ARCHITECTURE, PREFIX
+from dflash_gguf.model.provenance import parse_card
 
 if TYPE_CHECKING:
     from dflash_gguf.bytesio.source import ByteSource
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 MAX_STRINGS, MAX_STRING_BYTES = 1 << 20, 16 << 20
 #: 512 blocks of a DFlash 2 draft with every optional tensor
 MAX_TENSORS = MAX_BLOCKS * 19 + 12
+_PAGES = "https://huggingface.co/"
 TOKENS_KEY = "tokenizer.ggml.tokens"
 MERGES_KEY = "tokenizer.ggml.merges"
 
@@ -41,7 +46,10 @@ def is_absurd(array: Array) -> bool:
 
 
 class Subject:
-    """One file under check. `header` is None where it could not be read; `refusal` then says why."""
+    """One file under check. `header` is None where it could not be read; `refusal` then says why.
+
+    `on_bytes` is told of tensor data as they are read, from several threads.
+    """
 
     def __init__(
         self,
@@ -52,10 +60,31 @@ class Subject:
         *,
         target: Target | None = None,
         original: SourceDraft | None = None,
+        on_bytes: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.place, self.source, self.header, self.refusal = place, source, header, refusal
-        self.target, self.original = target, original
+        self.target, self.original, self.on_bytes = target, original, on_bytes
         self.not_checked: list[str] = []
+        self.why_no_target = "no --target was given"
+
+    @property
+    def file_name(self) -> str:
+        """The last part of the file's path."""
+        return re.split(r"[/\\]", self.place.name)[-1]
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether all bytes can be read at no cost; of a file on the Hub only the header is."""
+        return not isinstance(self.source, RemoteFile)
+
+    @property
+    def target_repo(self) -> str | None:
+        """The repository of the target that the file was made for: by its own keys, else by the card beside it."""
+        url = self.string("general.base_model.0.repo_url") or ""
+        if url.startswith(_PAGES):
+            return url.removeprefix(_PAGES)
+        text = self.place.card()
+        return parse_card(text).base_model if text else None
 
     @property
     def metadata(self) -> Metadata:

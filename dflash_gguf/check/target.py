@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,7 @@ def open_target(place: Place) -> Target:
     Raises UsageError (no such path), InputError, FormatError (no GGUF, no JSON) or ModelError (no config.json).
     """
     if place.is_folder:
-        return _of_folder(place.path)
+        return _of_folder(place.target_folder())
     from dflash_gguf.formats.gguf.scan import scan_header
 
     with place.open() as source:
@@ -103,7 +104,7 @@ def _of_folder(folder: Path) -> Target:
         vocab_size=_natural(config, "vocab_size"),
         embedding_rows=_natural(config, "vocab_size"),
         rope=mrope if uses_mrope(whole) or kind == "xdrope" else Rope.PLAIN,
-        words=lambda rows: _folder_words(folder, _natural(config, "vocab_size") or rows),
+        words=cache(lambda rows: _folder_words(folder, _natural(config, "vocab_size") or rows)),
     )
 
 
@@ -145,6 +146,7 @@ def _of_header(name: str, header: Header) -> Target:
     used = sections.value.items() if sections is not None and isinstance(sections.value, Array) else []
     xd_rope = _plain(architecture) == "hunyuanvl"
 
+    @cache  # several drafts may be checked against one target
     def words(_rows: int) -> Words:
         if array is None or is_absurd(array):
             return Words(problem=f"{name} holds no tokens that can be compared")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dflash_gguf.cli.output import complain
+from dflash_gguf.cli.output import complain, progress_bar
 from dflash_gguf.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 def run(
     files: Annotated[
-        list[str], typer.Argument(help="GGUF files, folders of them, or a README.md beside them.", metavar="FILE…")
+        list[str],
+        typer.Argument(
+            help="GGUF files, folders of them, a README.md beside them, or org/name[@refs/pr/N] on the Hub.",
+            metavar="FILE…",
+        ),
     ],
     target: Annotated[
         str | None, typer.Option(help="The target: its folder (configs are read) or its GGUF (the header is).")
@@ -50,15 +54,17 @@ def run(
     threshold = _threshold(fail_on)
     name = "json" if as_json else output_format
     render = renderer(name)
-    report = check(
-        files,
-        target=target,
-        source=source,
-        data=data,
-        select=select or (),
-        ignore=ignore or (),
-        baseline=baseline,
-    )
+    with progress_bar("checking") as (_, advance):
+        report = check(
+            files,
+            target=target,
+            source=source,
+            data=data,
+            select=select or (),
+            ignore=ignore or (),
+            baseline=baseline,
+            on_bytes=advance,
+        )
     sys.stdout.write(render(report))
     if name == "github":
         _write_summary(report)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,8 +11,10 @@ from dflash_gguf.errors import UsageError
 
 
 def run(
-    draft: Annotated[str, typer.Argument(help="The draft's checkpoint folder.", metavar="DRAFT")],
-    target: Annotated[str, typer.Option(help="The target's folder: its config and tokenizer are read.")],
+    draft: Annotated[
+        str, typer.Argument(help="The draft's checkpoint: a folder, or org/name on the Hub.", metavar="DRAFT")
+    ],
+    target: Annotated[str, typer.Option(help="The target, likewise: only its config and tokenizer are read.")],
     types: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,9 +40,11 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Convert a DFlash or DFlash 2 checkpoint plus its target's tokenizer to GGUF for llama.cpp."""
+    from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.convert import Options, convert
     from dflash_gguf.convert import dry_run as plan_only
     from dflash_gguf.model.recipe import parse_override
+    from dflash_gguf.model.remote import pair_folders
 
     options = Options(
         types=tuple(types or ["bf16"]),
@@ -53,13 +56,14 @@ def run(
         target_layers=_layer_ids(target_layers),
         force=force,
     )
+    draft_folder, target_folder = pair_folders(draft, target, Hub())
     if dry_run:
-        plan = plan_only(Path(draft), Path(target), options)
+        plan = plan_only(draft_folder, target_folder, options)
         tell(plan)
         show_plan(plan, as_json=as_json)
         return
     with listening("converting") as listener:
-        done = convert(Path(draft), Path(target), options, listener)
+        done = convert(draft_folder, target_folder, options, listener)
     report_files(done.plan, done.seconds, as_json=as_json)
 
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="The draft's GGUF.", metavar="FILE")],
+    file: Annotated[str, typer.Argument(help="The draft's GGUF.", metavar="FILE")],
     features: Annotated[
         str, typer.Option(help="Target features [positions, taps·H]: F.npy, F.safetensors or random:N[:SEED].")
     ],
     anchor: Annotated[int, typer.Option(help="Id of the last known token; it stands behind the features.")],
     target: Annotated[
-        Path | None, typer.Option(help="The target, folder or GGUF: its embedding and head are shared.")
+        str | None, typer.Option(help="The target, folder, GGUF or org/name: its embedding and head are shared.")
     ] = None,
     n_max: Annotated[int | None, typer.Option(help="Draft at most so many tokens. [block_size − 1]")] = None,
     p_min: Annotated[float, typer.Option(help="Stop before a slot whose best candidate is less probable.")] = 0.0,
@@ -34,10 +34,12 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Draft one block with the numpy executor: the reference for DFlash and DFlash 2 inference."""
+    from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.executor.api import Limits, Sampling, draft
+    from dflash_gguf.model.remote import gguf_path
 
     drafted = draft(
-        file,
+        gguf_path(file, Hub()),
         target,
         features,
         anchor,

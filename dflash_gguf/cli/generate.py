@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="The draft's GGUF.", metavar="FILE")],
-    target: Annotated[Path, typer.Option(help="The target, folder or GGUF: dense, Qwen3- or Llama-like.")],
+    file: Annotated[str, typer.Argument(help="The draft's GGUF.", metavar="FILE")],
+    target: Annotated[str, typer.Option(help="The target, folder or GGUF: dense, Qwen3- or Llama-like.")],
     prompt: Annotated[str, typer.Option(help="Text to continue; no chat template is applied.")],
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Tokens to generate.")] = 64,
     n_max: Annotated[int | None, typer.Option(help="Draft at most so many tokens a block. [block_size − 1]")] = None,
@@ -40,11 +40,14 @@ def run(
 
     Greedy, the text is the target's own, whatever the draft; sampled, it is distributed as the target's own.
     """
+    from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.executor.api import Limits, Sampling, generate
+    from dflash_gguf.model.remote import gguf_path, whole_target_folder
 
+    hub = Hub()
     result = generate(
-        file,
-        target,
+        gguf_path(file, hub),
+        gguf_path(target, hub) if target.endswith(".gguf") else whole_target_folder(target, hub),
         prompt,
         n_predict,
         limits=Limits(n_max, p_min),

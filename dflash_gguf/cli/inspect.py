@@ -11,15 +11,17 @@ from dflash_gguf.cli.output import complain, emit_json, safe, say, size_text, ta
 from dflash_gguf.errors import UsageError
 from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model import describe
+from dflash_gguf.model.metadata import ARCHITECTURE
 
 if TYPE_CHECKING:
+    from dflash_gguf.bytesio.source import ByteSource
     from dflash_gguf.formats.gguf.scan import Header
-    from dflash_gguf.formats.gguf.values import MetaValue
+    from dflash_gguf.formats.gguf.values import Metadata, MetaValue
     from dflash_gguf.model.spec import DraftSpec
 
 
 def run(
-    file: Annotated[str, typer.Argument(help="Any GGUF file.", metavar="FILE")],
+    file: Annotated[str, typer.Argument(help="Any GGUF file, or hf://org/name/file.gguf.", metavar="FILE")],
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     key: Annotated[str | None, typer.Option("--key", metavar="K", help="One metadata value, whole.")] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="List every token with its id and type.")] = False,
@@ -28,21 +30,49 @@ def run(
     """Show what a GGUF file is: identity, draft geometry, tokenizer, tensors, size."""
     from dflash_gguf.bytesio.source import LocalFile
     from dflash_gguf.formats.gguf.scan import scan_header
+    from dflash_gguf.model.remote import open_gguf
 
-    with LocalFile(Path(file)) as source:
+    with open_gguf(file) as source:
+        whole = isinstance(source, LocalFile) or tensors or tokens or as_json
+        if not whole and _show_start(source, key):
+            return
         header = scan_header(source)
+        name = source.name
     if key is not None:
-        _show_key(header, key, as_json=as_json)
+        _show_key(header.metadata, key, as_json=as_json)
     elif as_json:
         emit_json(describe.describe_file(header))
     elif tokens:
         _show_tokens(header)
     else:
-        _show_page(header, file)
+        _show_page(header, name)
         if tensors:
             _show_tensors(header)
     for defect in header.defects:
         complain(f"{defect.rule}: {defect.where}: {defect.message}")
+
+
+def _show_start(source: ByteSource, key: str | None) -> bool:
+    """Answer from the first bytes of a remote file, where they suffice: its vocabulary is megabytes to fetch."""
+    from dflash_gguf.formats.gguf.scan import scan_start
+
+    start = scan_start(source)
+    metadata = start.metadata
+    if key is not None:
+        if key in metadata:
+            _show_key(metadata, key, as_json=False)
+        return key in metadata
+    architecture = describe.text(metadata, "general.architecture")
+    spec = describe.start_spec(metadata)
+    if start.complete or not architecture or (spec is None and architecture == ARCHITECTURE):
+        return False
+    title = f"DFlash {spec.version} draft" if spec else f"arch {safe(architecture)}"
+    say(f"{safe(Path(source.name).name)}: GGUF v{start.version}, {title}")
+    for label, value in _identity(metadata) + (_geometry(spec) if spec else []):
+        say(f"  {label:<14}{value}")
+    say(f"  {'size':<14}{size_text(start.size)}, {start.n_keys} keys, {start.n_tensors} tensors")
+    say(f"  {'not read':<14}vocabulary and tensors; --tensors, --tokens or --json fetch the whole header")
+    return True
 
 
 def _show_page(header: Header, name: str) -> None:
@@ -177,12 +207,12 @@ def _show_tensors(header: Header) -> None:
         say(line)
 
 
-def _show_key(header: Header, key: str, *, as_json: bool) -> None:
-    value = header.metadata.get(key)
+def _show_key(metadata: Metadata, key: str, *, as_json: bool) -> None:
+    value = metadata.get(key)
     if value is None:
         from difflib import get_close_matches
 
-        near = get_close_matches(key, header.metadata, n=3, cutoff=0.5)
+        near = get_close_matches(key, metadata, n=3, cutoff=0.5)
         hint = f"did you mean {', '.join(near)}?" if near else "without --key all are shown"
         raise UsageError(f"has no key {key!r}", where="--key", hint=safe(hint))
     if as_json:

@@ -19,6 +19,7 @@ from dflash_gguf.model.checkpoint import Checkpoint, Identity, existing_folder, 
 from dflash_gguf.model.config import ConfigReading, spec_from_config
 from dflash_gguf.model.metadata import ARCHITECTURE, encode_spec, general_pairs
 from dflash_gguf.model.provenance import draft_name, provenance_pairs, read_card, size_label, target_identity
+from dflash_gguf.model.quantization import read_quantization
 from dflash_gguf.model.recipe import RECIPES, Override, choose_types
 from dflash_gguf.model.tokenizer import load_tokenizer
 
@@ -41,13 +42,25 @@ class Options:
 class PlannedTensor:
     """One tensor of an output: its source, what is written, why it has its type.
 
-    `permuted` rows are laid out per head and change from interleaved to NeoX order on the way.
+    `permuted` rows are laid out per head and change from interleaved to NeoX order on the way. With a `scale` the
+    source is MXFP8.
     """
 
     source: SourceTensor
     out: OutTensor
     reason: str
     permuted: bool = False
+    scale: SourceTensor | None = None
+
+    @property
+    def dtype(self) -> str:
+        """Type of the weights as they are read: MXFP8 is decoded to BF16."""
+        return "BF16" if self.scale else self.source.dtype
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes that will be read."""
+        return self.source.size + (self.scale.size if self.scale else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +85,7 @@ class Plan:
     @property
     def source_bytes(self) -> int:
         """Bytes of tensor data that will be read."""
-        return sum(tensor.source.size for tensor in self.outputs[0].tensors)
+        return sum(tensor.source_bytes for tensor in self.outputs[0].tensors)
 
 
 def make_plan(checkpoint: Checkpoint, target: Path, options: Options) -> Plan:
@@ -89,7 +102,13 @@ def make_plan(checkpoint: Checkpoint, target: Path, options: Options) -> Plan:
     spec, card = reading.spec, read_card(draft)
     _refuse_pickles(draft)
     has_embed_tokens = config.get("has_embed_tokens", True) is not False
-    pairing = pair_tensors(spec, checkpoint.tensors, has_embed_tokens=has_embed_tokens, where=str(draft))
+    pairing = pair_tensors(
+        spec,
+        checkpoint.tensors,
+        has_embed_tokens=has_embed_tokens,
+        quantization=read_quantization(draft, config),
+        where=str(draft),
+    )
     parameters = sum(pair.source.n_weights for pair in pairing.pairs)
     target_id, draft_id = target_identity(target, card), Identity.of_folder(draft)
     paths = output_paths(options, target_id.name)
@@ -157,6 +176,7 @@ def _planned(pairs: Sequence[Pair], recipe: str, reading: ConfigReading, options
             OutTensor(name, choice.type, ne),
             choice.reason,
             permuted=pair.tensor.rotary and not reading.rope_is_neox,
+            scale=pair.scale,
         )
         for pair, (name, ne), choice in zip(pairs, named, choices, strict=True)
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import threading
+import importlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -14,9 +12,10 @@ from numpy.typing import NDArray
 
 from dflash_gguf.bytesio.atomic import AtomicFile
 from dflash_gguf.convert.plan import OutputPlan, Plan
+from dflash_gguf.convert.threads import share
 from dflash_gguf.convert.tiles import TileReader
 from dflash_gguf.errors import OutputError
-from dflash_gguf.formats.blocks import warm_up
+from dflash_gguf.formats.blocks import announced, warm_up
 from dflash_gguf.formats.gguf.types import GGMLType, tensor_bytes
 
 TILE = 1 << 20  # weights; 2 MiB of BF16 stay in the second-level cache with their float32 copy
@@ -49,7 +48,7 @@ def run_plan(plan: Plan, listener: Listener, *, force: bool) -> None:
     Nothing appears under a final name before every output is whole, re-read and synced. Raises InputError,
     OutputError, or ModelError for a weight that is NaN or infinite.
     """
-    warm_up(_kernel_types(plan), listener.on_compile)
+    _warm_up(plan, listener)
     with ExitStack() as stack:
         files = [
             stack.enter_context(AtomicFile(output.path, output.header.file_size, force=force))
@@ -57,16 +56,23 @@ def run_plan(plan: Plan, listener: Listener, *, force: bool) -> None:
         ]
         for file, output in zip(files, plan.outputs, strict=True):
             _write_frame(file, output)
-        _Writer(plan, files, listener.on_bytes).run()
+        _write_tiles(plan, files, listener.on_bytes)
         for file, output in zip(files, plan.outputs, strict=True):
             _verify(file, output)
         for file in files:
             file.commit()
 
 
+def _warm_up(plan: Plan, listener: Listener) -> None:
+    warm_up(_kernel_types(plan), listener.on_compile)
+    if any(tensor.scale for tensor in plan.outputs[0].tensors):
+        with announced(listener.on_compile):
+            importlib.import_module("dflash_gguf.formats.blocks.mxfp8")
+
+
 def _kernel_types(plan: Plan) -> list[GGMLType]:
     """Types that some tile will be quantized to, so that numba is not imported for a plain copy."""
-    pairs = {(t.source.dtype, t.out.type) for output in plan.outputs for t in output.tensors}
+    pairs = {(t.dtype, t.out.type) for output in plan.outputs for t in output.tensors}
     return sorted({kind for dtype, kind in pairs if kind.name != dtype and kind is not GGMLType.F32})
 
 
@@ -84,47 +90,23 @@ def _verify(file: AtomicFile, output: OutputPlan) -> None:
         raise OutputError("the header read back differs from what was written", where=str(file.path), hint="bad disk?")
 
 
-class _Writer:
-    """Threads that take tiles one after another until none is left or one of them fails."""
+def _write_tiles(plan: Plan, files: list[AtomicFile], on_bytes: Callable[[int], None]) -> None:
+    def new_worker() -> Callable[[_Tile], None]:
+        reader = TileReader(plan.head)
+        return lambda tile: on_bytes(_convert(plan, files, tile, reader))
 
-    def __init__(self, plan: Plan, files: list[AtomicFile], on_bytes: Callable[[int], None]) -> None:
-        self.plan, self.files, self.on_bytes = plan, files, on_bytes
-        self.tiles = _tiles(plan)
-        self.lock = threading.Lock()
-        self.stop = False
+    share(_tiles(plan), new_worker)
 
-    def run(self) -> None:
-        threads = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-        with ThreadPoolExecutor(threads) as pool:
-            futures = [pool.submit(self._work) for _ in range(threads)]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                self.stop = True
-                raise
 
-    def _next(self) -> _Tile | None:
-        with self.lock:
-            return None if self.stop else next(self.tiles, None)
-
-    def _work(self) -> None:
-        reader = TileReader(self.plan.head)
-        try:
-            while (tile := self._next()) is not None:
-                self._convert(tile, reader)
-        except BaseException:
-            self.stop = True
-            raise
-
-    def _convert(self, tile: _Tile, reader: TileReader) -> None:
-        size = reader.read(self.plan.outputs[0].tensors[tile.index], tile.first, tile.rows)
-        for file, output in zip(self.files, self.plan.outputs, strict=True):
-            out = output.tensors[tile.index].out
-            row_bytes = tensor_bytes(out.type, out.shape[0])
-            data: NDArray[np.uint8] = reader.encode(out.type)
-            file.write(output.header.offsets[tile.index] + tile.first * row_bytes, data.data)
-        self.on_bytes(size)
+def _convert(plan: Plan, files: list[AtomicFile], tile: _Tile, reader: TileReader) -> int:
+    """Write one tile to every output; returns source bytes read."""
+    size = reader.read(plan.outputs[0].tensors[tile.index], tile.first, tile.rows)
+    for file, output in zip(files, plan.outputs, strict=True):
+        out = output.tensors[tile.index].out
+        row_bytes = tensor_bytes(out.type, out.shape[0])
+        data: NDArray[np.uint8] = reader.encode(out.type)
+        file.write(output.header.offsets[tile.index] + tile.first * row_bytes, data.data)
+    return size
 
 
 def _tiles(plan: Plan) -> Iterator[_Tile]:

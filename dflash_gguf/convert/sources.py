@@ -7,18 +7,23 @@ from dataclasses import dataclass
 
 from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.safetensors import SourceTensor
+from dflash_gguf.model.quantization import Mxfp8Config, check_scale, is_excluded
 from dflash_gguf.model.spec import DraftSpec
 from dflash_gguf.model.tensors import DraftTensor, canonical_source_name, draft_tensors
 
 READABLE = ("BF16", "F16", "F32")
+FP8 = "F8_E4M3"
+#: what a scale's name ends with; the second only to say what it is
+_SCALES = (".weight_scale", ".weight_scale_inv")
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A tensor of the draft and where its weights are."""
+    """A tensor of the draft and where its weights are; with a scale they are MXFP8."""
 
     tensor: DraftTensor
     source: SourceTensor
+    scale: SourceTensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +35,23 @@ class Pairing:
 
 
 def pair_tensors(
-    spec: DraftSpec, sources: Mapping[str, SourceTensor], *, has_embed_tokens: bool, where: str
+    spec: DraftSpec,
+    sources: Mapping[str, SourceTensor],
+    *,
+    has_embed_tokens: bool,
+    quantization: Mxfp8Config | None,
+    where: str,
 ) -> Pairing:
-    """Pair `sources` with the table of `spec`.
+    """Pair `sources` with the table of `spec`; `quantization` is what the checkpoint's config says of it.
 
     Raises ModelError: tensors missing or unknown (first ten named), two spellings of one tensor, a shape or
-    dtype that does not fit, an empty checkpoint.
+    dtype that does not fit, an empty checkpoint; a scale without its weight or the reverse, scales of another
+    scheme than MXFP8, a matrix left out of a quantized checkpoint without its config saying so.
     """
     if not sources:
         raise ModelError("holds no tensors", where=where)
     named = _canonical(sources, where)
+    scales = _take_scales(named)
     dropped = [(name, reason) for name in named if (reason := _drop_reason(name, has_embed_tokens=has_embed_tokens))]
     for name, _ in dropped:
         del named[name]
@@ -48,10 +60,44 @@ def pair_tensors(
     unknown = [name for name in named if name not in table]
     if missing or unknown:
         raise ModelError(_mismatch(missing, unknown, len(table)), where=where, hint="does config.json belong to them?")
-    pairs = [Pair(tensor, named[name]) for name, tensor in table.items() if name in named]
+    pairs = [Pair(tensor, named[name], scales.get(name)) for name, tensor in table.items() if name in named]
     for pair in pairs:
         _check(pair)
+    if scales or quantization:
+        _check_coverage(pairs, quantization)
     return Pairing(tuple(pairs), tuple(dropped))
+
+
+def _take_scales(named: dict[str, SourceTensor]) -> dict[str, SourceTensor]:
+    """Move the scales out of `named`, by the names of the weights that they belong to."""
+    scales: dict[str, SourceTensor] = {}
+    for suffix in _SCALES:
+        for name in [name for name in named if name.endswith(suffix)]:
+            weight, scale = name.removesuffix(suffix) + ".weight", named.pop(name)
+            if weight not in named:
+                raise ModelError("is a scale without its weight", where=f"{scale.source.name}: {scale.name}")
+            if weight in scales:
+                raise ModelError(f"has two scales: {scales[weight].name} and {scale.name}", where=scale.source.name)
+            check_scale(named[weight], scale)
+            scales[weight] = scale
+    return scales
+
+
+def _check_coverage(pairs: Iterable[Pair], quantization: Mxfp8Config | None) -> None:
+    """Every matrix that MXFP8 applies to is quantized, or the config says that it is not."""
+    exclude = quantization.exclude if quantization else ()
+    for pair in pairs:
+        if pair.tensor.linear and pair.scale is None and not is_excluded(_module(pair.source.name), exclude):
+            listed = f"an exclude list of {', '.join(exclude)}" if exclude else "no exclude list"
+            raise ModelError(
+                f"is {pair.source.dtype} in an MXFP8 checkpoint with {listed}: the layer is half quantized",
+                where=f"{pair.source.source.name}: {pair.source.name}",
+                hint="were all tensors exported?",
+            )
+
+
+def _module(name: str) -> str:
+    return name.removesuffix(".weight")
 
 
 def _canonical(sources: Mapping[str, SourceTensor], where: str) -> dict[str, SourceTensor]:
@@ -90,5 +136,7 @@ def _check(pair: Pair) -> None:
     where = f"{source.source.name}: {source.name}"
     if source.shape != pair.tensor.shape:
         raise ModelError(f"shape {list(source.shape)}, the config wants {list(pair.tensor.shape)}", where=where)
-    if source.dtype not in READABLE:
+    if source.dtype == FP8 and pair.scale is None:
+        raise ModelError(f"is {FP8} but has no weight_scale beside it", where=where, hint="were all tensors exported?")
+    if pair.scale is None and source.dtype not in READABLE:
         raise ModelError(f"dtype {source.dtype} is not read ({', '.join(READABLE)} are)", where=where)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.blocks import bf16_to_f32, dequantize, quantize
 from dflash_gguf.formats.gguf.types import GGMLType, tensor_bytes
+from dflash_gguf.formats.safetensors import SourceTensor
 
 if TYPE_CHECKING:
     from dflash_gguf.convert.plan import PlannedTensor
@@ -31,6 +32,7 @@ class TileReader:
         self.head = head
         self._buffer = np.empty(0, np.uint8)
         self._wide = np.empty(0, np.float32)
+        self._decoded = np.empty(0, np.uint16)
         self._bits: _Bits = np.empty(0, np.uint16)
         self._dtype = "BF16"
         self._values: NDArray[np.float32] | None = None
@@ -38,25 +40,66 @@ class TileReader:
         self._where = ""
 
     def read(self, tensor: PlannedTensor, first: int, rows: int) -> int:
-        """Read rows [first, first + rows) and check that every weight is finite; returns source bytes read."""
-        source = tensor.source
+        """`read_source` of a planned tensor."""
+        return self.read_source(tensor.source, first, rows, scale=tensor.scale, permuted=tensor.permuted)
+
+    def read_source(
+        self, source: SourceTensor, first: int, rows: int, *, scale: SourceTensor | None = None, permuted: bool = False
+    ) -> int:
+        """Read rows [first, first + rows) and check that every weight is finite; returns source bytes read.
+
+        With a `scale` the source is MXFP8 and becomes BF16, exactly. `permuted` rows change from interleaved to NeoX
+        order. Raises ModelError for a weight that is NaN or infinite or that BF16 cannot hold.
+        """
         row = source.shape[-1]
-        size = rows * row * source.size // source.n_weights
-        if self._buffer.size < size:
-            self._buffer = np.empty(size, np.uint8)
-        raw = self._buffer[:size]
-        source.source.read_into(source.offset + first * size // rows, raw.data)
-        self._dtype, self._values, self._where = source.dtype, None, f"{source.source.name}: {source.name}"
-        self._bits = raw.view(_NUMPY[source.dtype])
+        self._values, self._where = None, f"{source.source.name}: {source.name}"
+        if scale is None:
+            raw = self._read(source, first, rows)
+            size = raw.size
+            self._dtype, self._bits = source.dtype, raw.view(_NUMPY[source.dtype])
+        else:
+            size = self._decode(source, scale, first, rows)
+            self._dtype = "BF16"
         self._check_finite(first * row)
-        if tensor.permuted:
+        if permuted:
             self._bits = _evens_first(self._bits, self.head, row if len(source.shape) > 1 else 1)
         return size
+
+    def _read(self, source: SourceTensor, first: int, rows: int, behind: int = 0) -> NDArray[np.uint8]:
+        """Bytes of rows of `source`, kept in the buffer `behind` others."""
+        size = rows * source.shape[-1] * source.size // source.n_weights
+        if self._buffer.size < behind + size:
+            grown = np.empty(behind + size, np.uint8)
+            grown[:behind] = self._buffer[:behind]
+            self._buffer = grown
+        raw = self._buffer[behind : behind + size]
+        source.source.read_into(source.offset + first * size // rows, raw.data)
+        return raw
+
+    def _decode(self, source: SourceTensor, scale: SourceTensor, first: int, rows: int) -> int:
+        from dflash_gguf.formats.blocks import mxfp8
+
+        n_codes = self._read(source, first, rows).size
+        scales = self._read(scale, first, rows, behind=n_codes)
+        codes = self._buffer[:n_codes]
+        if fault := mxfp8.first_fault(codes, scales):
+            index, reason = fault
+            position = first * source.shape[-1] + index
+            raise ModelError(f"weight {position:,}: {reason}", where=self._where, hint="the checkpoint is damaged")
+        if self._decoded.size < n_codes:
+            self._decoded = np.empty(n_codes, np.uint16)
+        self._bits = self._decoded[:n_codes]
+        mxfp8.decode(codes, scales, self._bits)
+        return n_codes + scales.size
+
+    def raw(self) -> NDArray[np.uint8]:
+        """The tile's bytes as they were read, or decoded; valid until the next `read`."""
+        return self._bits.view(np.uint8)
 
     def encode(self, ggml_type: GGMLType) -> NDArray[np.uint8]:
         """The tile in `ggml_type`; valid until the next `read`. Raises ModelError for what the type cannot hold."""
         if ggml_type is _RAW[self._dtype]:
-            return self._bits.view(np.uint8)
+            return self.raw()
         values = self.floats()
         out = np.empty(tensor_bytes(ggml_type, values.size), np.uint8)
         quantize(ggml_type, values, out)

@@ -13,7 +13,14 @@ from dflash_gguf.errors import UsageError
 from dflash_gguf.executor.decode import Generation, Settings, speculate
 from dflash_gguf.executor.draft import DraftModel
 from dflash_gguf.executor.features import load_features
-from dflash_gguf.executor.loading import numpy_target, open_draft, open_target, stop_tokens, vocabulary_of
+from dflash_gguf.executor.loading import (
+    numpy_target,
+    open_draft,
+    open_target,
+    open_vocabulary,
+    stop_tokens,
+    vocabulary_of,
+)
 from dflash_gguf.executor.selector import Proposal, walk
 from dflash_gguf.executor.text import TextTokenizer, tokenizer_of_folder, tokenizer_of_gguf
 from dflash_gguf.executor.threads import one_blas_thread
@@ -64,7 +71,7 @@ class Generated:
 
 def draft(
     file: Path,
-    target: Path | None,
+    target: str | Path | None,
     features: str,
     anchor: int,
     *,
@@ -75,9 +82,9 @@ def draft(
 ) -> Drafted:
     """Draft one block after the context that `features` describe; `anchor` stands at the position behind them.
 
-    `features`: a .npy or .safetensors file of (N, taps · H), or `random:N[:SEED]`. `target` (a folder or a GGUF)
-    lends its embedding and head; None when the draft has its own. `memory`: bytes to stay within; weights that do not
-    fit are read again.
+    `features`: a .npy or .safetensors file of (N, taps · H), or `random:N[:SEED]`. `target` (a folder, a GGUF or a
+    repository on the Hub) lends its embedding and head; None when the draft has its own. `memory`: bytes to stay
+    within; weights that do not fit are read again.
     Raises UsageError for values out of range, and what opening and computing raise.
     """
     limits, sampling = limits or Limits(), sampling or Sampling()
@@ -89,7 +96,7 @@ def draft(
             raise UsageError(f"token {anchor} is not one of {spec.vocab_size}", where="--anchor")
         shared = None
         if target is not None:
-            shared = vocabulary_of(open_target(target, budget, files, row_by_row=False), spec)
+            shared = vocabulary_of(open_vocabulary(str(target), budget, files), spec)
         model = DraftModel(spec, weights, shared, probe)
         model.extend(load_features(features, spec.embedding_length * len(spec.target_layers)))
         proposal = walk(

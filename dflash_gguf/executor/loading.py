@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dflash_gguf.bytesio.hub import Hub, parse_reference
 from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.errors import ModelError
 from dflash_gguf.executor.rope import linear, llama3, plain, scaled_rope, with_factors
@@ -18,12 +20,12 @@ from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model.checkpoint import Checkpoint, read_config, read_json
 from dflash_gguf.model.config import text_config
 from dflash_gguf.model.metadata import spec_from_metadata
+from dflash_gguf.model.remote import open_gguf, vocabulary_tensors
 from dflash_gguf.model.spec import RopeScaling
 from dflash_gguf.model.tensors import draft_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from dflash_gguf.executor.rope import Rope
     from dflash_gguf.formats.gguf.scan import Header
@@ -132,6 +134,22 @@ def open_target(path: Path, budget: Budget, files: ExitStack, *, row_by_row: boo
     header.require_sound(file.name)
     tensors = Weights(GGUFTensors(file, header.tensors), budget, row_by_row=row_by_row)
     return OpenTarget(path, tensors, metadata=header.metadata)
+
+
+def open_vocabulary(target: str, budget: Budget, files: ExitStack) -> OpenTarget:
+    """A target's embedding and head alone; of a repository on the Hub no other weights are fetched."""
+    ref = parse_reference(target)
+    if ref is None:
+        return open_target(Path(target), budget, files, row_by_row=False)
+    if ref.path.endswith(".gguf"):
+        file = open_gguf(target, Hub())
+        files.enter_context(file)
+        header = scan_header(file)
+        header.require_sound(file.name)
+        return OpenTarget(Path(target), Weights(GGUFTensors(file, header.tensors), budget), metadata=header.metadata)
+    tensors = vocabulary_tensors(target, Hub())
+    source = CheckpointTensors(target, tensors, _our_names(list(tensors), target))
+    return OpenTarget(Path(target), Weights(source, budget, row_by_row=False), config={})
 
 
 def vocabulary_of(opened: OpenTarget, spec: DraftSpec) -> TargetVocabulary:

@@ -6,6 +6,8 @@ Source: the format page of the safetensors project, whose own reader wants the s
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -120,3 +122,46 @@ def _check_cover(source: ByteSource, data_start: int, tensors: list[SourceTensor
         position += tensor.size
     if position != source.size:
         raise FormatError(f"{source.size - position:,} bytes follow the last tensor", where=source.name)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor of a file to be written: `offset` from the start of the file, `size` in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedHeader:
+    """A file's first bytes, its tensors in the order of their data, and its size."""
+
+    data: bytes
+    tensors: tuple[StoredTensor, ...]
+    file_size: int
+
+
+def encode_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> EncodedHeader:
+    """Lay out (name, dtype, shape): by dtype, the widest first, then by name, as the safetensors library writes them.
+
+    The metadata say `format: pt`, without which transformers refuses a file. Spaces make the header's length a
+    multiple of 8.
+    """
+    order = {dtype: number for number, dtype in enumerate(DTYPE_BITS)}
+    laid_out = sorted(tensors, key=lambda tensor: (-order[tensor[1]], tensor[0]))
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    sizes, position = [], 0
+    for name, dtype, shape in laid_out:
+        sizes.append(prod(shape) * DTYPE_BITS[dtype] // 8)
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, position + sizes[-1]]}
+        position += sizes[-1]
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    stored, offset = [], 8 + len(text)
+    for (name, dtype, shape), size in zip(laid_out, sizes, strict=True):
+        stored.append(StoredTensor(name, dtype, tuple(shape), offset, size))
+        offset += size
+    return EncodedHeader(len(text).to_bytes(8, "little") + text, tuple(stored), offset)

@@ -13,8 +13,9 @@ from dflash_gguf.formats.json_text import parse_object
 from dflash_gguf.formats.safetensors import SourceTensor, read_header
 
 MAX_CONFIG = 16 << 20
+MAX_INDEX = 64 << 20
 INDEX = "model.safetensors.index.json"
-_SNAPSHOT = re.compile(r"models--(?P<org>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P<revision>[0-9a-f]{40})$")
+_SNAPSHOT = re.compile(r"models--(?P<org>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P<revision>[0-9a-f]{40})(?:/|$)")
 
 
 def existing_folder(folder: Path) -> Path:
@@ -91,7 +92,7 @@ class Checkpoint:
     def _open(self) -> dict[str, SourceTensor]:
         index = self.folder / INDEX
         if index.is_file():
-            return self._open_shards(read_json(index, limit=64 << 20), str(index))
+            return self._open_shards(read_json(index, limit=MAX_INDEX), str(index))
         files = sorted(self.folder.glob("*.safetensors"))
         if not files:
             raise ModelError("holds no safetensors file", where=str(self.folder), hint=self._hint_without_weights())
@@ -110,25 +111,33 @@ class Checkpoint:
         return read_header(file)
 
     def _open_shards(self, index: dict[str, Any], where: str) -> dict[str, SourceTensor]:
-        weight_map = index.get("weight_map")
-        if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
-            raise FormatError("weight_map does not map names to files", where=where)
         tensors: dict[str, SourceTensor] = {}
-        for shard in sorted(set(weight_map.values())):
-            held = self._read(self._shard(shard, where))
-            expected = {name for name, file in weight_map.items() if file == shard}
+        for shard, expected in shards(index, where).items():
+            path = self.folder / shard
+            if not path.is_file():
+                raise ModelError(f"the shard {shard} is missing", where=where, hint="was the download finished?")
+            held = self._read(path)
             if held.keys() != expected:
                 odd = sorted(held.keys() ^ expected)[:3]
                 raise FormatError(f"{shard} does not hold what the index says: {', '.join(odd)}", where=where)
             tensors |= held
         return tensors
 
-    def _shard(self, name: str, where: str) -> Path:
+
+def shards(index: dict[str, Any], where: str) -> dict[str, set[str]]:
+    """Shard → names of its tensors, by an index; shards are sorted.
+
+    Raises FormatError for an index that is none, or names a shard that is not a plain file name.
+    """
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
+        raise FormatError("weight_map does not map names to files", where=where)
+    names: dict[str, set[str]] = {}
+    for tensor, shard in weight_map.items():
+        names.setdefault(shard, set()).add(tensor)
+    for name in names:
         if not name or name != Path(name).name or "\\" in name or name in {".", ".."}:
             raise FormatError(
                 f"the shard {name!r} is not a plain file name", where=where, hint="paths are not followed"
             )
-        path = self.folder / name
-        if not path.is_file():
-            raise ModelError(f"the shard {name} is missing", where=where, hint="was the download finished?")
-        return path
+    return {name: names[name] for name in sorted(names)}

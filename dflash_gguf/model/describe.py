@@ -10,7 +10,7 @@ from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.gguf.scan import Header
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, Metadata, MetaValue
-from dflash_gguf.model.metadata import ARCHITECTURE, spec_from_metadata
+from dflash_gguf.model.metadata import ARCHITECTURE, MASK_KEY, spec_from_metadata
 from dflash_gguf.model.spec import DraftSpec
 
 LONG_ARRAY = 64  # items; longer arrays are told by length and hash
@@ -39,6 +39,15 @@ def draft_spec(metadata: Metadata) -> DraftSpec | None:
         return spec_from_metadata(metadata)
     except ModelError:
         return None
+
+
+def start_spec(metadata: Metadata) -> DraftSpec | None:
+    """As `draft_spec`, where the vocabulary and what follows it were not read: vocab_size and mask_token_id are 0."""
+    unread = {
+        MASK_KEY: MetaValue(ValueType.UINT32, 0),
+        "tokenizer.ggml.tokens": MetaValue(ValueType.ARRAY, Array(ValueType.STRING, 0, b"")),
+    }
+    return draft_spec({**unread, **metadata})
 
 
 def describe_draft(spec: DraftSpec, parameters: int) -> dict[str, Any]:

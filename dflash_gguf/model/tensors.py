@@ -28,6 +28,11 @@ class DraftTensor:
         """The shape in ggml's order, fastest dim first."""
         return self.shape[::-1]
 
+    @property
+    def linear(self) -> bool:
+        """Whether quantized checkpoints quantize it: one of 9·L + 2 matrices (DFlash 1: 7·L + 1)."""
+        return self.source_name.endswith(".weight") and not (self.f32 or self.optional)
+
 
 def draft_tensors(spec: DraftSpec) -> list[DraftTensor]:
     """All tensors of a draft of this geometry, in the order they are written; optional ones are marked."""

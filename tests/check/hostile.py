@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 from builders_gguf import Parts
 
 from check.faults import I32, MASK, TOKENS, U32, Workshop
+from dflash_gguf.bytesio.hub import Hub
 from dflash_gguf.bytesio.source import MemorySource
 from dflash_gguf.check import FileReport
 from dflash_gguf.check.place import Place
@@ -36,8 +37,9 @@ class MemoryPlace:
 
     name: str
     data: bytes
+    is_of_repo: bool = False
 
-    def open(self) -> _OpenMemory:
+    def open(self, *, whole: bool) -> _OpenMemory:  # noqa: ARG002 - it is whole
         return _OpenMemory(self.data, self.name)
 
     def card(self) -> None:
@@ -46,7 +48,7 @@ class MemoryPlace:
 
 def check_bytes(data: bytes, *, weights: bool = True, target: Any = None) -> FileReport:
     """The report on `data`; raises whatever is not a finding."""
-    runner = Runner(all_rules(), target, None, data=weights)
+    runner = Runner(all_rules(), target, None, hub=Hub(), data=weights)
     return runner.look_at(cast("Place", MemoryPlace("dflash-Tiny-BF16.gguf", data)))
 
 

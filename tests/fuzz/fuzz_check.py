@@ -18,6 +18,7 @@ import atheris
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 with atheris.instrument_imports(include=["dflash_gguf"]):
+    from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.bytesio.source import MemorySource
     from dflash_gguf.check.finding import Report
     from dflash_gguf.check.registry import all_rules
@@ -43,8 +44,9 @@ class _Source(MemorySource):
 class _Place:
     name: str
     data: bytes
+    is_of_repo: bool = False
 
-    def open(self) -> _Source:
+    def open(self, *, whole: bool) -> _Source:  # noqa: ARG002 - it is whole
         return _Source(self.data, self.name)
 
     def card(self) -> None:
@@ -53,7 +55,7 @@ class _Place:
 
 def check_once(data: bytes) -> None:
     """Check `data` by all rules that need no other file, and render what is found."""
-    runner = Runner(RULES, None, None, data=True)
+    runner = Runner(RULES, None, None, hub=Hub(), data=True)
     report = runner.look_at(cast("Place", _Place("dflash-Tiny-BF16.gguf", data)))
     if report.error is not None:
         raise AssertionError(report.error)

@@ -26,7 +26,7 @@ _TYPE = re.compile(r"(I?Q[1-8](_[A-Z0-9]+)*|T?BF16|F16|F32|TQ[12]_0|MXFP4|NVFP4)
 )
 def file_name(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
-    name = re.split(r"[/\\]", subject.place.name)[-1]
+    name = subject.file_name
     match = _NAME.fullmatch(name)
     if match is None or not _TYPE.fullmatch(match["type"]):
         yield Problem(f"{name!a} does not tell llama.cpp, or a person, what it is", "file name")
@@ -48,6 +48,9 @@ def file_name(subject: Subject) -> Iterator[Problem]:
 )
 def model_card(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
+    if not subject.at_hand and not subject.place.is_of_repo:
+        subject.not_checked.append("NM602: a card on the Hub is read where its repository is named")
+        return
     text = subject.place.card()
     if text is not None:
         for claim in claims(text, subject):

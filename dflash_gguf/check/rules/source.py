@@ -92,6 +92,9 @@ def _shown(value: MetaValue | None) -> str:
 def tensors(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
     original = _original(subject)
+    if not subject.at_hand:
+        subject.not_checked.append("SR502: weights on the Hub are read with --data")
+        return
     if not original.has_weights:
         subject.not_checked.append(f"SR502: {original.folder} holds no safetensors")
         return

@@ -33,7 +33,7 @@ def weights(subject: Subject) -> Iterator[Problem]:
         subject.not_checked.append(f"TN306: weights of type {', '.join(unread)} are not read")
     if len(tensors) < len(subject.tensors):
         subject.not_checked.append("TN306: tensors that pass the end of the file")
-    for tensor, seen in scan_weights(subject.source, [t for t in tensors if t.type in SCANNED]):
+    for tensor, seen in scan_weights(subject.source, [t for t in tensors if t.type in SCANNED], subject.on_bytes):
         if seen.not_finite is not None:
             what = "scale" if tensor.type not in (GGMLType.F32, GGMLType.F16, GGMLType.BF16) else "weight"
             yield Problem(f"a {what} is NaN or infinite, first in row {seen.not_finite:,}", tensor.name)

@@ -154,7 +154,9 @@ def _spread(_context: Any, _value: Any) -> Any:
 spread: Callable[[np.float32], F32] = _intrinsic(_spread)
 
 
-def _largest(_context: Any, _value: Any) -> Any:
+def _reduction(combine: Callable[[ir.IRBuilder, ir.Value, ir.Value], ir.Value]) -> Any:
+    """Combine the lower half of the lanes with the upper one until one is left: always in this order."""
+
     def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
         (vector,) = args
         width = LANES
@@ -166,14 +168,18 @@ def _largest(_context: Any, _value: Any) -> Any:
             ]
             undefined = ir.Constant(vector.type, ir.Undefined)
             left, right = (builder.shuffle_vector(vector, undefined, mask) for mask in low)
-            vector = builder.select(builder.fcmp_ordered(">", left, right), left, right)
+            vector = combine(builder, left, right)
         return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
 
-    return types.float32(_lanes), generate
+    return _intrinsic(lambda typingctx, a: (types.float32(_lanes), generate))  # noqa: ARG005 - numba looks at names
 
 
 #: Largest lane as float32 (no lane may be NaN).
-largest: Callable[[F32], np.float32] = _intrinsic(_largest)
+largest: Callable[[F32], np.float32] = _reduction(
+    lambda builder, left, right: builder.select(builder.fcmp_ordered(">", left, right), left, right)
+)
+#: Sum of the lanes.
+total: Callable[[F32], np.float32] = _reduction(lambda builder, left, right: builder.fadd(left, right))
 
 
 def _pointer(context: Any, builder: ir.IRBuilder, array_type: Any, array: Any, at: Any, to: Any) -> ir.Value:

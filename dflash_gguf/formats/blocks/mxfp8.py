@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numba import types
 
 from dflash_gguf.formats.blocks.half import bits_float, float_bits
 from dflash_gguf.formats.blocks.jit import F32_SOURCE, U8_SOURCE, U8_TARGET, U16_TARGET, inner, kernel
-from dflash_gguf.formats.blocks.lanes import largest, load, magnitude
+from dflash_gguf.formats.blocks.lanes import largest, load, magnitude, total
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,6 +49,10 @@ def _e8m0_values() -> NDArray[np.float32]:
 
 E4M3 = _e4m3_values()
 E8M0 = _e8m0_values()
+_POWERS = E8M0.astype(np.float64)
+
+#: What `encode_measured` reports: Σw², Σw'², Σ(w − w')², max|w − w'|, max|w|, blocks of zeros, weights > 448 · scale.
+SUMS = ("squares", "decoded_squares", "squared_error", "max_error", "amax", "zero_blocks", "saturated")
 
 
 @inner
@@ -82,6 +87,56 @@ def _encode(source: NDArray[np.float32], codes: NDArray[np.uint8], scales: NDArr
             codes[at + i] = np.uint8(_e4m3_code(source[at + i] * inverse))
 
 
+@inner
+def _e4m3_size(code: np.uint32) -> np.float32:
+    """Value of a code without its sign, below 0x7F."""
+    normal = bits_float(np.uint32((code + np.uint32(960)) << np.uint32(20)))
+    return np.float32(code) * np.float32(2.0**-9) if code < np.uint32(8) else normal
+
+
+@kernel(F32_SOURCE, U8_TARGET, U8_TARGET, types.Array(types.float64, 1, "C"))
+def _encode_measured(
+    source: NDArray[np.float32], codes: NDArray[np.uint8], scales: NDArray[np.uint8], sums: NDArray[np.float64]
+) -> None:
+    """A block's sums are of its scaled weights, so that float32 neither under- nor overflows."""
+    scaled = np.empty(BLOCK, np.float32)
+    rounded = np.empty(BLOCK, np.float32)
+    squares = decoded_squares = squared_error = max_error = amax = 0.0
+    zero_blocks = saturated = 0
+    for block in range(scales.size):
+        at = block * BLOCK
+        top = largest(magnitude(load(source, at)))
+        scale = _scale(float_bits(top))
+        scales[block] = scale
+        inverse = bits_float(np.uint32((254 - scale) << 23))
+        for i in range(BLOCK):
+            value = source[at + i] * inverse
+            code = _e4m3_code(value)
+            codes[at + i] = np.uint8(code)
+            scaled[i] = abs(value)
+            rounded[i] = _e4m3_size(np.uint32(code & np.uint32(0x7F)))
+        w = load(scaled, 0)
+        q = load(rounded, 0)
+        miss = w - q
+        unit = np.float64(_POWERS[scale])
+        squares += np.float64(total(w * w)) * (unit * unit)
+        decoded_squares += np.float64(total(q * q)) * (unit * unit)
+        squared_error += np.float64(total(miss * miss)) * (unit * unit)
+        max_error = max(max_error, np.float64(largest(magnitude(miss))) * unit)
+        amax = max(amax, np.float64(top))
+        zero_blocks += top == np.float32(0)
+        if top * inverse > np.float32(448):
+            for i in range(BLOCK):
+                saturated += scaled[i] > np.float32(448)
+    sums[0] = squares
+    sums[1] = decoded_squares
+    sums[2] = squared_error
+    sums[3] = max_error
+    sums[4] = amax
+    sums[5] = zero_blocks
+    sums[6] = saturated
+
+
 @kernel(U8_SOURCE, U8_SOURCE, U16_TARGET)
 def _decode(codes: NDArray[np.uint8], scales: NDArray[np.uint8], out: NDArray[np.uint16]) -> None:
     for block in range(scales.size):
@@ -98,6 +153,14 @@ def encode(source: NDArray[np.float32], codes: NDArray[np.uint8], scales: NDArra
     """
     _check_sizes(source.size, codes.size, scales.size)
     _encode(source, codes, scales)
+
+
+def encode_measured(
+    source: NDArray[np.float32], codes: NDArray[np.uint8], scales: NDArray[np.uint8], sums: NDArray[np.float64]
+) -> None:
+    """`encode`, and write into `sums` (in the order of `SUMS`) what became of the weights w, decoded to w'."""
+    _check_sizes(source.size, codes.size, scales.size)
+    _encode_measured(source, codes, scales, sums)
 
 
 def decode(codes: NDArray[np.uint8], scales: NDArray[np.uint8], out: NDArray[np.uint16]) -> None:

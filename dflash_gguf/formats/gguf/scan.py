@@ -32,6 +32,8 @@ MAX_COUNT = 65_536  # keys or tensors; ggml itself stops at 512 blocks of a few 
 MAX_KEY = 65_535
 MAX_DIMS = 4
 FIRST_READ = 256 << 10
+#: how far is read next, where one more byte is needed; a request to a remote file costs as much as a megabyte
+READ_UPTO = (FIRST_READ, 3 << 20, 12 << 20)
 MAX_READ = 16 << 20
 _PIECE = 1 << 20
 
@@ -60,6 +62,26 @@ class Header:
             raise FormatError(defect.message, where=where, rule=defect.rule)
 
 
+@dataclass(frozen=True, slots=True)
+class HeaderStart:
+    """What the first FIRST_READ bytes of a file tell: its first keys; `complete` where there are no others."""
+
+    version: int
+    n_tensors: int
+    n_keys: int
+    metadata: Metadata
+    size: int
+    complete: bool
+
+
+def scan_start(source: ByteSource) -> HeaderStart:
+    """Scan no further than FIRST_READ bytes: identity and draft stand in front of the vocabulary.
+
+    For a remote file, whose whole header is several megabytes. Raises FormatError as `scan_header` does.
+    """
+    return _Scanner(source, FIRST_READ).scan_start()
+
+
 def scan_header(source: ByteSource) -> Header:
     """Scan the header of `source`.
 
@@ -68,11 +90,16 @@ def scan_header(source: ByteSource) -> Header:
     return _Scanner(source).scan()
 
 
-class _Scanner:
-    """A cursor over the first bytes of a file, which are fetched as they are needed."""
+class _LimitReachedError(Exception):
+    """The header goes on behind the bytes that may be read."""
 
-    def __init__(self, source: ByteSource) -> None:
+
+class _Scanner:
+    """A cursor over the first bytes of a file, which are fetched as they are needed, up to `limit`."""
+
+    def __init__(self, source: ByteSource, limit: int = MAX_HEADER) -> None:
         self.source = source
+        self.limit = limit
         self.data = bytearray()
         self.position = 0
         self.warnings: list[Defect] = []
@@ -80,7 +107,8 @@ class _Scanner:
 
     def scan(self) -> Header:
         version, n_tensors, n_keys = self._preamble()
-        raw = self._metadata(n_keys)
+        raw: _RawMetadata = {}
+        self._metadata(n_keys, raw)
         alignment = self._alignment(raw)
         infos = [self._tensor_info(i) for i in range(n_tensors)]
         data_offset = -(-self.position // alignment) * alignment
@@ -99,6 +127,16 @@ class _Scanner:
             tuple(self.errors),
         )
 
+    def scan_start(self) -> HeaderStart:
+        version, n_tensors, n_keys = self._preamble()
+        raw: _RawMetadata = {}
+        complete = True
+        try:
+            self._metadata(n_keys, raw)
+        except _LimitReachedError:
+            complete = False  # the key that goes on behind the limit is left out
+        return HeaderStart(version, n_tensors, n_keys, self._views(raw), self.source.size, complete)
+
     def fail(self, rule: str, message: str, where: str = "", hint: str = "") -> FormatError:
         at = where or f"byte {self.position}"
         return FormatError(message, where=f"{self.source.name}: {at}", hint=hint, rule=rule)
@@ -116,9 +154,11 @@ class _Scanner:
             )
         if end > MAX_HEADER:
             raise self.fail("GF003", f"{what} makes the header larger than {MAX_HEADER >> 20} MiB")
+        if end > self.limit:
+            raise _LimitReachedError
         have = len(self.data)
-        grow = max(end - have, min(3 * have, MAX_READ) or FIRST_READ)
-        upto = min(have + grow, self.source.size, MAX_HEADER)
+        grown = next((upto for upto in READ_UPTO if upto > have), have + MAX_READ)
+        upto = min(max(end, grown), self.source.size, self.limit)
         while have < upto:  # in pieces, so that a large header is not held twice
             self.data += self.source.read(have, min(upto - have, MAX_READ))
             have = len(self.data)
@@ -165,8 +205,7 @@ class _Scanner:
             )
         return self.fail("GF002", f"GGUF version {version}, expected 2 or 3", where="version", hint="convert anew")
 
-    def _metadata(self, n_keys: int) -> _RawMetadata:
-        raw: _RawMetadata = {}
+    def _metadata(self, n_keys: int, raw: _RawMetadata) -> None:
         for index in range(n_keys):
             key = self._key(index)
             value_type = self._value_type(self.take(_U32, f"the type of {key}"), key)
@@ -175,7 +214,6 @@ class _Scanner:
                 self.errors.append(Defect("GF004", "the key stands twice", key))
             else:
                 raw[key] = (value_type, value)
-        return raw
 
     def _views(self, raw: _RawMetadata) -> Metadata:
         """Arrays as views of the bytes read; nothing may be read any more once they are handed out."""
