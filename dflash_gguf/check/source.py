@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.model.checkpoint import Checkpoint, Identity, read_config
 from dflash_gguf.model.config import spec_from_config
-from dflash_gguf.model.provenance import Card, read_card
+from dflash_gguf.model.provenance import Card, read_card, spec_sha256
 from dflash_gguf.model.quantization import read_quantization
 
 if TYPE_CHECKING:
@@ -29,7 +29,12 @@ class SourceDraft:
     rope_is_neox: bool
     card: Card
     identity: Identity
-    config_sha256: str
+    spec_sha256: str
+
+    @property
+    def has_mask_row(self) -> bool:
+        """Whether a mask embedding of its own replaces a row of the embedding."""
+        return (self.folder / "mask_embedding.pt").exists()
 
     @property
     def has_weights(self) -> bool:
@@ -57,8 +62,6 @@ def open_source(place: Place, *, weights: bool) -> SourceDraft:
 
     Raises UsageError (no such folder), HubError, FormatError or ModelError (no DFlash draft).
     """
-    import hashlib
-
     folder = place.draft_folder(weights=weights)
     config = read_config(folder)
     reading = spec_from_config(config, None, where=str(folder / "config.json"))
@@ -69,5 +72,5 @@ def open_source(place: Place, *, weights: bool) -> SourceDraft:
         reading.rope_is_neox,
         read_card(folder),
         Identity.of_folder(folder),
-        hashlib.sha256((folder / "config.json").read_bytes()).hexdigest(),
+        spec_sha256(reading.spec),
     )

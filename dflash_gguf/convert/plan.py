@@ -124,7 +124,7 @@ def make_plan(checkpoint: Checkpoint, target: Target, options: Options) -> Plan:
         ("general.type", MetaValue(ValueType.STRING, "model")),
         ("general.name", MetaValue(ValueType.STRING, name)),
         ("general.size_label", MetaValue(ValueType.STRING, size_label(parameters))),
-        *provenance_pairs(draft_id, target_id, card, draft / "config.json"),
+        *provenance_pairs(draft_id, target_id, card, spec),
     ]
     outputs = []
     for recipe, path in paths.items():

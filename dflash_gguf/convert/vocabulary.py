@@ -136,18 +136,13 @@ class _Work:
         self.tensors[key] = replace(table, source=PatchedSource(table.source, offset, data))
 
     def resolve_map(self) -> None:
-        """Turn a reduced vocabulary's offsets into the token ids that llama.cpp reads; drop the reverse map."""
+        """Turn a reduced vocabulary's offsets into the token ids that llama.cpp reads."""
         table, members = self._own(_MAP), self._own(_MEMBERS)
-        if self.spec.draft_vocab_size is None:
-            for name in (_MAP, _MEMBERS):
-                self._leave_out(name, "draft_vocab_size is that of the target: every token has its own row")
+        if self.spec.draft_vocab_size is None or table is None:
             return
-        if table is None:
-            return  # the pairing says that it is missing
         ids = _token_ids(self.tensors[table], self.spec)
         if members is not None:
             _compare_members(self.tensors[members], ids, self.spec)
-            self._leave_out(_MEMBERS, "not used at run time")
         raw = struct.pack(f"<{len(ids)}q", *ids)
         where = self.tensors[table].source.name
         self.tensors[table] = SourceTensor(_MAP, "I64", (len(ids),), 0, len(raw), MemorySource(raw, where))

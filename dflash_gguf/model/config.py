@@ -188,7 +188,7 @@ def _from_speculators(config: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _from_assistant(config: Mapping[str, Any], target: Mapping[str, Any]) -> dict[str, Any]:
-    """The dialect of transformers under z-lab's names: layers slide by layer_types alone, the vocabulary is the target's."""
+    """The dialect of transformers under z-lab's names: layers slide by layer_types, the vocabulary is the target's."""
     nested = {key: config[key] for key in ("block_size", "mask_token_id", "target_layer_ids") if key in config}
     flat = {key: value for key, value in config.items() if key not in nested}
     vocab = config.get("vocab_size", text_config(target).get("vocab_size"))
@@ -206,14 +206,6 @@ def _draft_vocab(view: _View, vocab: int) -> int | None:
     return int(rows)
 
 
-def _check_selector_rows(view: _View, vocab: int) -> None:
-    rows = view.either("selector_vocab_size")
-    if rows is not None and rows != vocab:
-        raise view.error(
-            f"selector_vocab_size is {rows!r}, vocab_size {vocab}: llama.cpp's selector needs a row for every token"
-        )
-
-
 def _spec(view: _View, version: int, target_layers: tuple[int, ...] | None) -> tuple[DraftSpec, list[str]]:
     top, warnings = view.top, list[str]()
     hidden = view.natural("hidden_size", top.get("hidden_size"))
@@ -228,7 +220,6 @@ def _spec(view: _View, version: int, target_layers: tuple[int, ...] | None) -> t
         raise view.error(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
     rope = _rope(view)
     window, pattern = _sliding(view, blocks)
-    _check_selector_rows(view, vocab)
     softcap = view.optional("final_logit_softcapping")
     spec = DraftSpec(
         block_count=blocks,
