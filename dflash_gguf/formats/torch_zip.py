@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import pickletools
 import struct
+import warnings
 import zipfile
 from dataclasses import dataclass
 from math import prod
@@ -27,7 +28,19 @@ MAX_MEMBERS = 64
 #: torch's storage classes → dtype and bytes of an item
 _STORAGES = {"BFloat16Storage": ("BF16", 2), "HalfStorage": ("F16", 2), "FloatStorage": ("F32", 4)}
 _REBUILD = "torch._utils _rebuild_tensor_v2"
+_PARAMETER = "torch._utils _rebuild_parameter"
 _ORDERED = "collections OrderedDict"
+#: what zipfile and pickletools raise for bytes that are neither
+_BROKEN = (
+    zipfile.BadZipFile,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    EOFError,
+    OSError,
+    struct.error,
+    DeprecationWarning,
+)
 _HINT = "was it written by torch.save({'mask_token_id': …, 'embedding': …})?"
 
 
@@ -67,17 +80,10 @@ def read_saved(source: ByteSource) -> dict[str, int | SavedTensor]:
         raise FormatError(f"{source.size:,} bytes, expected at most {MAX_FILE:,}", where=where, hint=_HINT)
     raw = source.read(0, source.size)
     try:
-        with zipfile.ZipFile(io.BytesIO(raw)) as file:
+        with zipfile.ZipFile(io.BytesIO(raw)) as file, warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)  # how pickletools meets odd escapes in a name
             return _Reader(file, where).read()
-    except (
-        zipfile.BadZipFile,
-        NotImplementedError,
-        RuntimeError,
-        ValueError,
-        EOFError,
-        OSError,
-        struct.error,
-    ) as error:
+    except _BROKEN as error:
         raise FormatError(f"no file of torch.save: {error}", where=where, hint=_HINT) from None
 
 
@@ -201,6 +207,13 @@ class _Reader:
             return {}
         if call == _Global(_REBUILD) and isinstance(arguments, tuple) and len(arguments) >= 4:
             return self._tensor(*arguments[:4])
+        if (
+            call == _Global(_PARAMETER)
+            and isinstance(arguments, tuple)
+            and arguments
+            and isinstance(arguments[0], SavedTensor)
+        ):
+            return arguments[0]
         name = call.name if isinstance(call, _Global) else "something"
         raise self.error(f"its pickle calls {name!a}, which is never done: it is not read on")
 
