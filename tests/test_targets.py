@@ -265,7 +265,8 @@ def test_odd_shard_names_through_the_index(target: Path, tmp_path: Path) -> None
     odd = tmp_path / "b" / "Tiny"
     odd.mkdir(parents=True)
     (odd / "config.json").write_text(json.dumps(config))
-    names, weight_map = list(tensors), {}
+    names = list(tensors)
+    weight_map: dict[str, str] = {}
     for shard, part in (("draft part ä.safetensors", names[::2]), ("0.sft", names[1::2])):
         held: dict[str, np.ndarray[Any, Any]] = {name: tensors[name] for name in part}
         (odd / shard).write_bytes(safetensors_bytes(held))

@@ -27,9 +27,9 @@ def read(raw: bytes) -> dict[str, int | SavedTensor]:
     return read_saved(MemorySource(raw, "mask_embedding.pt"))
 
 
-def remade(name: str = "bf16", **members: bytes | None) -> bytes:
-    """A file of torch's with members replaced, added or (None) left out; `__` in a name stands for a dot."""
-    changes = {f"{name}/{key.replace('__', '.')}": value for key, value in members.items()}
+def remade(name: str = "bf16", /, **members: bytes | None) -> bytes:
+    """A file of torch's with members replaced, added or (None) left out; `__` in a name stands for a dot, `__slash__` for one."""
+    changes = {f"{name}/{key.replace('__slash__', '/').replace('__', '.')}": value for key, value in members.items()}
     out = io.BytesIO()
     with zipfile.ZipFile(DATA / f"{name}.pt") as old, zipfile.ZipFile(out, "w") as new:
         kept = {item.filename: old.read(item) for item in old.infolist()}
@@ -78,9 +78,9 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "huge": (b"\0" * (MAX_FILE + 1), "expected at most"),
     "no pickle": (remade(data__pkl=None), "data.pkl is missing"),
     "big-endian": (remade(byteorder=b"big"), "big-endian"),
-    "storage missing": (remade(**{"data/0": None}), "no member 'data/0'"),
-    "storage short": (remade(**{"data/0": b"\0" * 126}), "has 126 bytes"),
-    "storage long": (remade(**{"data/0": b"\0" * 130}), "has 130 bytes"),
+    "storage missing": (remade(data__slash__0=None), "no member 'data/0'"),
+    "storage short": (remade(data__slash__0=b"\0" * 126), "has 126 bytes"),
+    "storage long": (remade(data__slash__0=b"\0" * 130), "has 130 bytes"),
     "command": (remade(data__pkl=pickle.dumps(Evil(), 2)), "never done"),
     "command, protocol 4": (remade(data__pkl=pickle.dumps({"a": Evil()}, 4)), "not read on"),
     "list": (remade(data__pkl=pickle.dumps([1], 2)), "EMPTY_LIST"),
@@ -123,11 +123,12 @@ def test_a_size_that_the_file_does_not_have() -> None:
 
 def test_many_members_and_doubles() -> None:
     with pytest.raises(FormatError, match="at most 64"):
-        read(remade(**{f"data/{i}": b"" for i in range(1, 80)}))
+        read(remade("bf16", **{f"data__slash__{i}": b"" for i in range(1, 80)}))
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as file, pytest.warns(UserWarning, match="Duplicate name"):
+    with zipfile.ZipFile(out, "w") as file:
         file.writestr("x/data.pkl", pickled())
-        file.writestr("x/data.pkl", pickled())
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            file.writestr("x/data.pkl", pickled())
     with pytest.raises(FormatError, match="stands twice"):
         read(out.getvalue())
 

@@ -253,5 +253,5 @@ def test_a_map_over_the_whole_vocabulary_is_left_out(target: Path, tmp_path: Pat
 def test_damaged_mask_embedding(target: Path, tmp_path: Path) -> None:
     draft = write_draft(tmp_path / "draft", v2_config(), own_tables())
     (draft / "mask_embedding.pt").write_bytes(b"PK\x03\x04")
-    with pytest.raises(FormatError, match="no file of torch.save"):
+    with pytest.raises(FormatError, match=r"no file of torch\.save"):
         dry_run(draft, target, Options(out=str(tmp_path / "x.gguf")))

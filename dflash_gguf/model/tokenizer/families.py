@@ -51,9 +51,9 @@ _LLAMA = re.compile(
 
 #: Ids that a family writes after all other keys, whatever the JSON files say: architecture, rows (None: any), ids.
 _LATE_IDS: tuple[tuple[str, int | None, dict[str, int]], ...] = (
-    ("gemmaforcausallm", None, {"prefix": 67, "suffix": 69, "middle": 68, "eot": 107}),
+    ("gemmaforcausallm", None, {"eot": 107}),
     ("nemotronforcausallm", None, {"pad": 0, "unk": 1}),
-    (_LLAMA.pattern, 32016, {"prefix": 32007, "suffix": 32008, "middle": 32009, "eot": 32010}),  # CodeLlama
+    (_LLAMA.pattern, 32016, {"eot": 32010}),  # CodeLlama
 )
 
 #: Tokens of Gemma 4 that are always shown: the chat parser reads them.

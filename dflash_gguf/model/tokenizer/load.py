@@ -30,9 +30,6 @@ ID_KEYS = {
     "mask": "tokenizer.ggml.mask_token_id",
     "eot": "tokenizer.ggml.eot_token_id",
     "eom": "tokenizer.ggml.eom_token_id",
-    "prefix": "tokenizer.ggml.prefix_token_id",
-    "suffix": "tokenizer.ggml.suffix_token_id",
-    "middle": "tokenizer.ggml.middle_token_id",
 }
 FLAG_KEYS = {word: f"tokenizer.ggml.add_{word}_token" for word in ("bos", "eos", "sep")}
 
