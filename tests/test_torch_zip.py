@@ -28,7 +28,7 @@ def read(raw: bytes) -> dict[str, int | SavedTensor]:
 
 
 def remade(name: str = "bf16", /, **members: bytes | None) -> bytes:
-    """A file of torch's with members replaced, added or (None) left out; `__` in a name stands for a dot, `__slash__` for one."""
+    """A file of torch's, members replaced, added or (None) left out; `__` stands for a dot, `__slash__` for a slash."""
     changes = {f"{name}/{key.replace('__slash__', '/').replace('__', '.')}": value for key, value in members.items()}
     out = io.BytesIO()
     with zipfile.ZipFile(DATA / f"{name}.pt") as old, zipfile.ZipFile(out, "w") as new:
