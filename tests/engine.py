@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,9 @@ def _sizes(config: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def ask_engine(target: Path, draft: Path | None, prompts: list[list[int]], n_predict: int) -> list[dict[str, Any]]:
+def ask_engine(
+    target: Path, draft: Path | None, prompts: Sequence[list[int] | dict[str, Any]], n_predict: int
+) -> list[dict[str, Any]]:
     """Greedy text and timings for each prompt."""
     command = [sys.executable, SCRIPT, target, draft or "-", str(n_predict), *map(json.dumps, prompts)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

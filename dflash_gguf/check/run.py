@@ -13,6 +13,7 @@ from dflash_gguf.check.registry import Needs, Rule, selected_rules
 from dflash_gguf.check.subject import Subject
 from dflash_gguf.errors import DflashError, FormatError
 from dflash_gguf.formats.gguf.scan import scan_header
+from dflash_gguf.formats.shown import safe
 
 if TYPE_CHECKING:
     from dflash_gguf.check.source import SourceDraft
@@ -193,7 +194,7 @@ def _findings(rule: Rule, subject: Subject) -> Iterator[Finding]:
     for number, problem in enumerate(rule.look(subject)):
         severity = problem.severity or rule.severity
         if number < MAX_FINDINGS:
-            message, where = _short(problem.message, 600), _short(problem.where, 200)
+            message, where = safe(_short(problem.message, 600)), _short(problem.where, 200)
             yield Finding(rule.id, severity, message, where, problem.hint or rule.fix)
         else:
             more += 1

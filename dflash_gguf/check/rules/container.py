@@ -164,8 +164,8 @@ def _hidden(text: str) -> str:
 
 def _strings(subject: Subject, key: str) -> Iterable[bytes]:
     """The strings of an array; none where it holds numbers, or so many that looking at them takes too long."""
-    if key in (TOKENS_KEY, MERGES_KEY):
-        return (subject.tokens if key == TOKENS_KEY else subject.merges) or ()
+    if key in (TOKENS_KEY, MERGES_KEY):  # a merge that is no UTF-8 is none of the tokens: TK204 tells
+        return (subject.tokens if key == TOKENS_KEY else None) or ()
     array = subject.strings(key)
     return array.strings() if array and not is_absurd(array) else ()
 

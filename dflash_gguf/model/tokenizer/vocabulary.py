@@ -101,6 +101,9 @@ def place_base(base: dict[str, Any], rows: list[str | None], where: str) -> None
         raise FormatError(f"model.vocab: id {brief(low)} is negative", where=where)
     if high >= len(rows):
         raise beyond(len(base), high, len(rows), where)
+    if list(base.values()) == list(range(len(base))):  # as every tokenizer.json is written
+        rows[: len(base)] = base
+        return
     for text, token_id in base.items():
         rows[token_id] = text
     if len(rows) - rows.count(None) != len(base):
