@@ -281,3 +281,15 @@ def test_mutations_raise_nothing_else(name: str, file: str, tmp_path: Path) -> N
         (folder / file).write_bytes(damaged[: rng.choice([len(raw), rng.randrange(len(raw))])])
         with suppress(DflashError):
             load(folder, REFERENCE[name]["rows"])
+
+
+def test_the_texts_of_a_json_without_its_merges(tmp_path: Path) -> None:
+    # what reads texts alone leaves the merges unread; Gemma's kinds must not miss them
+    for name in ("gemma4", "gemma3-json", "llama2-json"):
+        rows = REFERENCE[name]["rows"]
+        raw = json.loads((DATA / name / "tokenizer.json").read_text())
+        model = raw.pop("model")
+        merges = model.pop("merges")
+        text = json.dumps(raw | {"model": model | {"merges": merges}}).encode()
+        folder = copied(name, tmp_path / name, tokenizer__json=text)
+        assert load_texts(folder, vocab_size=rows)[2] == list(load(folder, rows).tokens.strings())

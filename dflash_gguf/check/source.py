@@ -57,14 +57,18 @@ class SourceDraft:
             )
 
 
-def open_source(place: Place, *, weights: bool) -> SourceDraft:
+def open_source(place: Place, *, weights: bool, vocab_size: int | None) -> SourceDraft:
     """Read a checkpoint's config; of one on the Hub, `weights` fetches those too.
+
+    `vocab_size` is the target's, for a config that leaves it to the target.
 
     Raises UsageError (no such folder), HubError, FormatError or ModelError (no DFlash draft).
     """
     folder = place.draft_folder(weights=weights)
     config = read_config(folder)
-    reading = spec_from_config(config, None, where=str(folder / "config.json"))
+    left_to_target = "vocab_size" not in config and "transformer_layer_config" not in config
+    target = {"vocab_size": vocab_size} if left_to_target else None
+    reading = spec_from_config(config, target, where=str(folder / "config.json"))
     return SourceDraft(
         folder,
         config,

@@ -150,7 +150,7 @@ def _of_header(name: str, header: Header) -> Target:
     def words(_rows: int) -> Words:
         if array is None or is_absurd(array):
             return Words(problem=f"{name} holds no tokens that can be compared")
-        return Words(list(array.strings()), text("tokenizer.ggml.model"), text("tokenizer.ggml.pre"))
+        return Words(array.strings(), text("tokenizer.ggml.model"), text("tokenizer.ggml.pre"))
 
     return Target(
         name=name,

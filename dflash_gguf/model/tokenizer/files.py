@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.errors import FormatError
+from dflash_gguf.formats.json_text import parse_object
 from dflash_gguf.model.checkpoint import read_config, read_json
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ MAX_FILE_BYTES = 256 * 1024 * 1024
 
 #: Characters of a file's own text that a message quotes.
 MAX_QUOTED = 60
+
+_MERGES = re.compile(rb'"merges"\s*:\s*\[')
+_END_OF_MERGES = re.compile(rb"\]\s*\}\s*\}\s*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +71,35 @@ def read_target(folder: Path) -> Target:
     """
     config = read_config(folder)
     tokenizer_file = folder / "tokenizer.json"
+    tokenizer = read_json(tokenizer_file, MAX_FILE_BYTES) if tokenizer_file.is_file() else {}
+    return _target(folder, config, tokenizer)
+
+
+def _target(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> Target:
     settings_file = folder / "tokenizer_config.json"
-    return Target(
-        folder,
-        read_json(tokenizer_file, MAX_FILE_BYTES) if tokenizer_file.is_file() else {},
-        read_json(settings_file) if settings_file.is_file() else None,
-        config,
-    )
+    return Target(folder, tokenizer, read_json(settings_file) if settings_file.is_file() else None, config)
+
+
+def read_target_texts(folder: Path) -> Target:
+    """The same without the merges, where they can be left unread: they are two thirds of a tokenizer.json."""
+    path = folder / "tokenizer.json"
+    tokenizer = _without_merges(path) if path.is_file() else None
+    return read_target(folder) if tokenizer is None else _target(folder, read_config(folder), tokenizer)
+
+
+def _without_merges(path: Path) -> dict[str, Any] | None:
+    """tokenizer.json with an empty list of merges; None unless it ends with them, as the library writes it."""
+    with LocalFile(path) as source:
+        raw = source.read(0, min(source.size, MAX_FILE_BYTES))
+    start = _MERGES.search(raw)
+    if start is None or not _END_OF_MERGES.search(raw[-64:]):
+        return None
+    try:
+        tokenizer = parse_object(raw[: start.end()] + b"]}}", str(path))
+    except FormatError:
+        return None
+    model = tokenizer.get("model")
+    return tokenizer if isinstance(model, dict) and "vocab" in model else None
 
 
 def read_bytes(path: Path) -> bytes:

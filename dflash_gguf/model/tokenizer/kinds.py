@@ -13,7 +13,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from dflash_gguf.errors import FormatError, ModelError, UsageError
@@ -54,6 +56,33 @@ class Parts:
 _OTHER_KINDS = {"vocab.json": "slow BPE (vocab.json and merges.txt)", "vocab.txt": "WordPiece"}
 
 
+class Kind(Enum):
+    """How a target's vocabulary is given."""
+
+    BYTE_LEVEL = "byte-level BPE"
+    SENTENCEPIECE = "a SentencePiece model"
+    LLAMA_JSON = "a SentencePiece vocabulary in a tokenizer.json"
+    GEMMA4 = "the same with merges"
+    TEKKEN = "tekken"
+    TIKTOKEN = "tiktoken"
+
+
+def find_kind(target: Target) -> Kind:
+    """The kind of a target's vocabulary; raises ModelError or FormatError for one that is not read."""
+    fallback = bool(target.tokenizer) and _has_byte_fallback(target)
+    if fallback and target.architecture.startswith("gemma4"):
+        return Kind.GEMMA4
+    if (fallback or not target.tokenizer) and sentencepiece.is_model(target.folder / sentencepiece.MODEL_FILE):
+        return Kind.SENTENCEPIECE
+    if target.tokenizer:
+        return Kind.LLAMA_JSON if fallback and is_llama(target) else Kind.BYTE_LEVEL
+    if (target.folder / tekken.TEKKEN_FILE).is_file():
+        return Kind.TEKKEN
+    if tiktoken.find_file(target.folder):
+        return Kind.TIKTOKEN
+    raise _unknown_kind(target.folder)
+
+
 def read_parts(target: Target, vocab_size: int, pre: str | None) -> Parts:
     """Everything that depends on the kind; `pre` overrides what the structure or the family tells.
 
@@ -62,32 +91,20 @@ def read_parts(target: Target, vocab_size: int, pre: str | None) -> Parts:
     """
     if pre is not None:
         require_known_pre(pre)
-    fallback = target.tokenizer and _has_byte_fallback(target)
-    if fallback and target.architecture.startswith("gemma4"):
-        return _gemma4(target, vocab_size, pre)
-    if (fallback or not target.tokenizer) and sentencepiece.is_model(target.folder / sentencepiece.MODEL_FILE):
-        return _sentencepiece(target, sentencepiece.from_model(target, vocab_size), pre)
-    if fallback and is_llama(target):
-        return _sentencepiece(target, sentencepiece.from_json(target, vocab_size), pre)
-    if target.tokenizer:
-        return _byte_level(target, vocab_size, pre)
-    if (target.folder / tekken.TEKKEN_FILE).is_file():
-        return _tekken(target, vocab_size, pre)
-    if path := tiktoken.find_file(target.folder):
-        return _tiktoken(target, path, vocab_size, pre)
-    raise _unknown_kind(target.folder)
+    return _READERS[find_kind(target)](target, vocab_size, pre)
 
 
 def read_texts(target: Target, vocab_size: int) -> tuple[str, str | None, list[bytes]]:
-    """The part of a tokenizer that a draft must share: model, pre-tokenizer (None where it cannot be told), texts."""
-    if target.tokenizer and not _has_byte_fallback(target):
+    """The part of a tokenizer that a draft must share: model, pre-tokenizer (None where it cannot be told), texts.
+
+    The merges of a tokenizer.json are not read. Raises what `read_parts` raises.
+    """
+    kind = find_kind(target)
+    if kind is Kind.BYTE_LEVEL:
         return "gpt2", find_pre(target), read_vocabulary(target, vocab_size).texts
-    needs_name = not target.tokenizer and tiktoken.family_pre(target) is None
-    unnamed = (
-        needs_name
-        and tiktoken.find_file(target.folder)
-        and not sentencepiece.is_model(target.folder / sentencepiece.MODEL_FILE)
-    )
+    if kind is Kind.GEMMA4:
+        return "gemma4", None, sentencepiece.from_json(target, vocab_size).texts
+    unnamed = kind is Kind.TIKTOKEN and tiktoken.family_pre(target) is None
     parts = read_parts(target, vocab_size, "gpt-2" if unnamed else None)
     return parts.model, None if unnamed else parts.pre, parts.vocabulary.texts
 
@@ -112,8 +129,17 @@ def _byte_level(target: Target, vocab_size: int, pre: str | None) -> Parts:
     return Parts("gpt2", name, vocabulary, merges, space_prefix(target), late, warnings=doubts)
 
 
-def _sentencepiece(target: Target, vocabulary: Vocabulary, pre: str | None) -> Parts:
+def _sentencepiece(target: Target, vocab_size: int, pre: str | None) -> Parts:
     _refuse_pre(pre, target)
+    return _llama(target, sentencepiece.from_model(target, vocab_size))
+
+
+def _llama_json(target: Target, vocab_size: int, pre: str | None) -> Parts:
+    _refuse_pre(pre, target)
+    return _llama(target, sentencepiece.from_json(target, vocab_size))
+
+
+def _llama(target: Target, vocabulary: Vocabulary) -> Parts:
     late = late_flags(target, len(vocabulary.texts))
     return Parts("llama", "default", vocabulary, None, space_prefix(target), late)
 
@@ -128,10 +154,10 @@ def _gemma4(target: Target, vocab_size: int, pre: str | None) -> Parts:
     return Parts("gemma4", None, vocabulary, merges, late_flags=late_flags(target, vocab_size))
 
 
-def _tiktoken(target: Target, path: Path, vocab_size: int, pre: str | None) -> Parts:
+def _tiktoken(target: Target, vocab_size: int, pre: str | None) -> Parts:
     name = tiktoken.require_pre(target) if pre is None else pre
     doubts = _doubts(tiktoken.family_pre(target), name)
-    vocabulary, merges = tiktoken.from_tiktoken(target, path, vocab_size)
+    vocabulary, merges = tiktoken.from_tiktoken(target, vocab_size)
     return Parts("gpt2", name, vocabulary, merges, warnings=doubts)
 
 
@@ -166,3 +192,13 @@ def _unknown_kind(folder: Path) -> FormatError | ModelError:
                 hint="no tokenizer.json beside it",
             )
     return FormatError("no tokenizer.json", where=str(folder), hint="pass the target's checkpoint directory")
+
+
+_READERS: dict[Kind, Callable[[Target, int, str | None], Parts]] = {
+    Kind.BYTE_LEVEL: _byte_level,
+    Kind.SENTENCEPIECE: _sentencepiece,
+    Kind.LLAMA_JSON: _llama_json,
+    Kind.GEMMA4: _gemma4,
+    Kind.TEKKEN: _tekken,
+    Kind.TIKTOKEN: _tiktoken,
+}

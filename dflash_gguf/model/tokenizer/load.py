@@ -9,7 +9,7 @@ from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
 from dflash_gguf.model.tokenizer.families import late_ids, special_texts
-from dflash_gguf.model.tokenizer.files import read_target
+from dflash_gguf.model.tokenizer.files import read_target, read_target_texts
 from dflash_gguf.model.tokenizer.kinds import Parts, read_parts, read_texts
 from dflash_gguf.model.tokenizer.specials import read_specials
 from dflash_gguf.model.tokenizer.templates import read_templates
@@ -102,7 +102,7 @@ def load_texts(folder: Path, *, vocab_size: int) -> tuple[str, str | None, list[
 
     The pre-tokenizer is None where llama.cpp takes none, or the files do not tell. Raises what `load_tokenizer` raises.
     """
-    return read_texts(read_target(folder), vocab_size)
+    return read_texts(read_target_texts(folder), vocab_size)
 
 
 def require_sizes(vocab_size: int, mask_token_id: int) -> None:

@@ -68,12 +68,15 @@ def family_pre(target: Target) -> str | None:
     return family.pre if family else None
 
 
-def from_tiktoken(target: Target, path: Path, vocab_size: int) -> tuple[Vocabulary, list[bytes]]:
+def from_tiktoken(target: Target, vocab_size: int) -> tuple[Vocabulary, list[bytes]]:
     """Rows and merges of a tiktoken file.
 
     Raises FormatError for lines that are no `base64 rank`, ranks that leave a gap or are given twice; ModelError
     for more tokens than rows.
     """
+    path = find_file(target.folder)
+    if path is None:
+        raise FormatError("no tiktoken file", where=str(target.folder))
     ranks = _read_ranks(path)
     specials = _specials(target, len(ranks), vocab_size)
     vocabulary = _vocabulary(list(ranks), specials, vocab_size, str(path))
