@@ -16,7 +16,7 @@ from builders import ROOT
 from huggingface_hub.utils import close_session
 
 from dflash_gguf.bytesio.hub import transport
-from dflash_gguf.cli.main import main
+from dflash_gguf.cli import main
 from hub.small_hub import TOKEN, SmallHub, small_hub
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
