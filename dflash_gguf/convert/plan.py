@@ -11,7 +11,7 @@ from pathlib import Path
 from dflash_gguf.bytesio.atomic import check_outputs, check_room
 from dflash_gguf.convert.sources import Pair, pair_tensors
 from dflash_gguf.convert.vocabulary import vocabulary_sources
-from dflash_gguf.errors import UsageError
+from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.gguf.emit import EncodedHeader, OutTensor, encode_header
 from dflash_gguf.formats.gguf.scan import MAX_HEADER
 from dflash_gguf.formats.gguf.types import ValueType

@@ -11,6 +11,7 @@ from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.errors import HubError, ModelError, UsageError
 from dflash_gguf.formats.safetensors import SourceTensor, read_header
 from dflash_gguf.model.checkpoint import INDEX, MAX_CONFIG, MAX_INDEX, read_config, read_json, shards
+from dflash_gguf.model.quantization import HF_QUANT_CONFIG
 from dflash_gguf.model.target import EMBEDDING, HEAD, Target, open_target, target_of_gguf
 
 CARD = "README.md"
@@ -49,7 +50,8 @@ def draft_config_folder(draft: str, hub: Hub) -> Path:
     if ref is None:
         return Path(draft)
     listing = hub.listing(ref)
-    return _fetch(hub, listing, ref.path, [n for n in ("config.json", CARD) if n in _names(listing, ref.path)])
+    names = _names(listing, ref.path)
+    return _fetch(hub, listing, ref.path, [name for name in ("config.json", HF_QUANT_CONFIG, CARD) if name in names])
 
 
 def target_folder(target: str, hub: Hub) -> Path:
@@ -91,6 +93,19 @@ def whole_target_folder(target: str, hub: Hub) -> Path:
     folder = _fetch_target(hub, listing, ref.path)
     _fetch(hub, listing, ref.path, _weights(hub, listing, ref.path, _names(listing, ref.path)))
     return folder
+
+
+def complete_folder(draft: str, hub: Hub) -> Path:
+    """As `draft_folder`, with every file that is not hidden: what copying a checkpoint takes."""
+    ref = parse_reference(draft)
+    if ref is None:
+        return Path(draft)
+    listing = hub.listing(ref)
+    _fetch_draft(hub, listing, ref.path)
+    prefix = f"{ref.path}/" if ref.path else ""
+    names = [path for path in listing.files if path.startswith(prefix)]
+    shown = [path for path in names if not any(part.startswith(".") for part in path.split("/"))]
+    return hub.fetch(listing, shown) / ref.path
 
 
 def gguf_path(file: str, hub: Hub) -> Path:
@@ -155,7 +170,7 @@ def _open_target(target: str, hub: Hub) -> Target:
 
 def _fetch_draft(hub: Hub, listing: Listing, folder: str) -> Path:
     names = _names(listing, folder)
-    small = [name for name in ("config.json", CARD, "mask_embedding.pt") if name in names]
+    small = [name for name in ("config.json", HF_QUANT_CONFIG, CARD, "mask_embedding.pt") if name in names]
     local = _fetch(hub, listing, folder, small)
     return _fetch(hub, listing, folder, _weights(hub, listing, folder, names)) or local
 
