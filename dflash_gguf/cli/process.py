@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COULD_NOT_FINISH = 3
 INTERRUPTED = 130
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
@@ -103,7 +103,7 @@ def _have_standard_streams() -> None:
 
 
 def _handle_signals(handler: signal.Handlers | object) -> None:
-    for number in _SIGNALS:
+    for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a shell's background job
             signal.signal(number, handler)  # type: ignore[arg-type]
 
