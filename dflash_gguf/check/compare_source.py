@@ -21,6 +21,7 @@ from dflash_gguf.check.finding import Severity
 from dflash_gguf.check.registry import Problem
 from dflash_gguf.convert.plan import PlannedTensor
 from dflash_gguf.convert.tiles import TileReader
+from dflash_gguf.convert.vocabulary import MASK_FILE
 from dflash_gguf.formats.blocks import DEQUANTIZABLE, QUANTIZABLE, dequantize, warm_up
 from dflash_gguf.formats.gguf.emit import OutTensor
 from dflash_gguf.formats.gguf.types import BLOCK_SIZE, GGMLType, tensor_bytes
@@ -48,6 +49,8 @@ RMSE_BOUND: dict[GGMLType, float] = {
     GGMLType.Q2_K: 0.6,
 }
 _FLOATS = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
+#: what a conversion may have copied from the target
+_FROM_TARGET = ("token_embd.weight", "output.weight")
 _FEW = 0.01  # of a tensor's blocks: fewer than any other quantizer changes
 
 
@@ -79,12 +82,18 @@ def compare_source(subject: Subject, original: SourceDraft) -> Iterator[Problem]
                 continue  # TN301 and GF006 tell
             if found.shape != pair.tensor.ne:
                 yield Problem(f"ne is {list(found.shape)}, the source's {list(pair.tensor.ne)}", name)
+            elif name == _FROM_TARGET[0] and original.has_mask_row:
+                subject.not_checked.append(f"SR502: {name}: one row is from {MASK_FILE}")
             elif found.type not in DEQUANTIZABLE:
                 subject.not_checked.append(f"SR502: {name}: weights of type {found.type.name} are not read")
             else:
                 plan = PlannedTensor(pair.source, OutTensor(name, found.type, found.shape), "", permuted, pair.scale)
                 both.append((found, plan))
-        if extra := [name for name in subject.tensors if name not in planned and subject.canonical.get(name) == name]:
+        if extra := [
+            name
+            for name in subject.tensors
+            if name not in planned and subject.canonical.get(name) == name and name not in _FROM_TARGET
+        ]:
             yield Problem(f"{len(extra)} tensors that the source has not: {', '.join(extra[:10])}", extra[0])
         results = _compare_all(subject, both, original.spec.key_length)
     yield from _judge(results)

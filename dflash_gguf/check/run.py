@@ -55,7 +55,8 @@ def check(
     if source is not None:
         from dflash_gguf.check.source import open_source
 
-        original = open_source(locate(str(source), hub), weights=data)
+        vocab_size = pair.vocab_size if pair else None
+        original = open_source(locate(str(source), hub), weights=data, vocab_size=vocab_size)
     runner = Runner(rules, pair, original, hub=hub, data=data, on_bytes=on_bytes)
     return Report(tuple(_without_known(report, known) for name in files for report in runner.reports(str(name))))
 

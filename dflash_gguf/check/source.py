@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.model.checkpoint import Checkpoint, Identity, read_config
 from dflash_gguf.model.config import spec_from_config
-from dflash_gguf.model.provenance import Card, read_card
+from dflash_gguf.model.provenance import Card, read_card, spec_sha256
 from dflash_gguf.model.quantization import read_quantization
 
 if TYPE_CHECKING:
@@ -29,7 +29,12 @@ class SourceDraft:
     rope_is_neox: bool
     card: Card
     identity: Identity
-    config_sha256: str
+    spec_sha256: str
+
+    @property
+    def has_mask_row(self) -> bool:
+        """Whether a mask embedding of its own replaces a row of the embedding."""
+        return (self.folder / "mask_embedding.pt").exists()
 
     @property
     def has_weights(self) -> bool:
@@ -52,16 +57,18 @@ class SourceDraft:
             )
 
 
-def open_source(place: Place, *, weights: bool) -> SourceDraft:
+def open_source(place: Place, *, weights: bool, vocab_size: int | None) -> SourceDraft:
     """Read a checkpoint's config; of one on the Hub, `weights` fetches those too.
+
+    `vocab_size` is the target's, for a config that leaves it to the target.
 
     Raises UsageError (no such folder), HubError, FormatError or ModelError (no DFlash draft).
     """
-    import hashlib
-
     folder = place.draft_folder(weights=weights)
     config = read_config(folder)
-    reading = spec_from_config(config, None, where=str(folder / "config.json"))
+    left_to_target = "vocab_size" not in config and "transformer_layer_config" not in config
+    target = {"vocab_size": vocab_size} if left_to_target else None
+    reading = spec_from_config(config, target, where=str(folder / "config.json"))
     return SourceDraft(
         folder,
         config,
@@ -69,5 +76,5 @@ def open_source(place: Place, *, weights: bool) -> SourceDraft:
         reading.rope_is_neox,
         read_card(folder),
         Identity.of_folder(folder),
-        hashlib.sha256((folder / "config.json").read_bytes()).hexdigest(),
+        spec_sha256(reading.spec),
     )

@@ -158,13 +158,13 @@ class Subject:
     def tokens(self) -> list[bytes] | None:
         """Texts of all tokens; None where there are none, or too many to be a vocabulary."""
         array = self.strings(TOKENS_KEY)
-        return None if array is None or is_absurd(array) else list(array.strings())
+        return None if array is None or is_absurd(array) else array.strings()
 
     @cached_property
     def merges(self) -> list[bytes] | None:
         """All merges; None where there are none, or too many to be a vocabulary's."""
         array = self.strings(MERGES_KEY)
-        return None if array is None or is_absurd(array) else list(array.strings())
+        return None if array is None or is_absurd(array) else array.strings()
 
     @cached_property
     def version(self) -> int:

@@ -117,10 +117,10 @@ def _folder_words(folder: Path, rows: int) -> Words:
     from dflash_gguf.model.tokenizer.load import load_texts
 
     try:
-        pre, texts = load_texts(folder, vocab_size=rows)
+        model, pre, texts = load_texts(folder, vocab_size=rows)
     except (ModelError, FormatError, InputError) as error:
         return Words(problem=str(error))
-    return Words(texts, "gpt2", pre)
+    return Words(texts, model, pre)
 
 
 def _of_header(name: str, header: Header) -> Target:
@@ -150,7 +150,7 @@ def _of_header(name: str, header: Header) -> Target:
     def words(_rows: int) -> Words:
         if array is None or is_absurd(array):
             return Words(problem=f"{name} holds no tokens that can be compared")
-        return Words(list(array.strings()), text("tokenizer.ggml.model"), text("tokenizer.ggml.pre"))
+        return Words(array.strings(), text("tokenizer.ggml.model"), text("tokenizer.ggml.pre"))
 
     return Target(
         name=name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from dflash_gguf.convert.plan import Options, OutputPlan, Plan, make_plan
 from dflash_gguf.convert.run import Listener, run_plan
 from dflash_gguf.errors import UsageError
 from dflash_gguf.model.checkpoint import Checkpoint
+from dflash_gguf.model.target import Target, open_target
 
 _NOBODY = Listener()
 
@@ -23,26 +25,30 @@ class Converted:
     seconds: float
 
 
-def convert(draft: Path, target: Path, options: Options, listener: Listener = _NOBODY) -> Converted:
-    """Convert a checkpoint folder to one GGUF per type.
+def convert(draft: Path, target: Path | Target, options: Options, listener: Listener = _NOBODY) -> Converted:
+    """Convert a checkpoint folder to one GGUF per type; the target is a checkpoint's folder or a GGUF.
 
     Raises the errors of `make_plan` and `run_plan`.
     """
     start = time.perf_counter()
     with Checkpoint(draft) as checkpoint:
-        plan = make_plan(checkpoint, target, options)
-        _refuse_input_as_output(plan, draft, target)
+        plan = _plan(checkpoint, target, options)
         listener.on_plan(plan)
         run_plan(plan, listener, force=options.force)
     return Converted(plan, time.perf_counter() - start)
 
 
-def dry_run(draft: Path, target: Path, options: Options) -> Plan:
+def dry_run(draft: Path, target: Path | Target, options: Options) -> Plan:
     """The plan of a conversion, without writing anything."""
     with Checkpoint(draft) as checkpoint:
-        plan = make_plan(checkpoint, target, options)
-        _refuse_input_as_output(plan, draft, target)
-        return plan
+        return _plan(checkpoint, target, options)
+
+
+def _plan(checkpoint: Checkpoint, target: Path | Target, options: Options) -> Plan:
+    opened = open_target(target) if isinstance(target, Path) else target
+    plan = make_plan(checkpoint, opened, options)
+    _refuse_input_as_output(plan, checkpoint.folder, opened.path)
+    return plan
 
 
 def file_sha256(output: OutputPlan) -> str:
@@ -52,7 +58,9 @@ def file_sha256(output: OutputPlan) -> str:
 
 
 def _refuse_input_as_output(plan: Plan, draft: Path, target: Path) -> None:
-    inputs = {path.resolve() for folder in (draft, target) for path in folder.iterdir()}
+    # not Path.resolve, which raises RuntimeError for a link to itself
+    inputs = {os.path.realpath(path) for folder in (draft, target) if folder.is_dir() for path in folder.iterdir()}
+    inputs.add(os.path.realpath(target))
     for output in plan.outputs:
-        if output.path.resolve() in inputs:
+        if os.path.realpath(output.path) in inputs:
             raise UsageError("is one of the inputs", where=str(output.path), hint="choose another --out")

@@ -8,20 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_gguf.bytesio.atomic import check_output, check_room
+from dflash_gguf.bytesio.atomic import check_outputs, check_room
 from dflash_gguf.convert.sources import Pair, pair_tensors
+from dflash_gguf.convert.vocabulary import vocabulary_sources
 from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.gguf.emit import EncodedHeader, OutTensor, encode_header
+from dflash_gguf.formats.gguf.scan import MAX_HEADER
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import MetaValue
 from dflash_gguf.formats.safetensors import SourceTensor
-from dflash_gguf.model.checkpoint import Checkpoint, Identity, existing_folder, read_config
+from dflash_gguf.model.checkpoint import Checkpoint, Identity, read_config
 from dflash_gguf.model.config import ConfigReading, spec_from_config
 from dflash_gguf.model.metadata import ARCHITECTURE, encode_spec, general_pairs
-from dflash_gguf.model.provenance import draft_name, provenance_pairs, read_card, size_label, target_identity
+from dflash_gguf.model.provenance import draft_name, provenance_pairs, read_card, size_label
 from dflash_gguf.model.quantization import read_quantization
 from dflash_gguf.model.recipe import RECIPES, Override, choose_types
-from dflash_gguf.model.tokenizer import load_tokenizer
+from dflash_gguf.model.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Options:
     name: str | None = None
     tokenizer_pre: str | None = None
     target_layers: tuple[int, ...] | None = None
+    embed: str = "keep"
     force: bool = False
 
 
@@ -88,34 +91,32 @@ class Plan:
         return sum(tensor.source_bytes for tensor in self.outputs[0].tensors)
 
 
-def make_plan(checkpoint: Checkpoint, target: Path, options: Options) -> Plan:
+def make_plan(checkpoint: Checkpoint, target: Target, options: Options) -> Plan:
     """Decide everything about a conversion; reads headers, configs and the tokenizer only.
 
     Raises UsageError, FormatError or ModelError for whatever would make the outputs wrong, OutputError when there
     is no room for them.
     """
     draft = checkpoint.folder
-    config, target_config = read_config(draft), read_config(target)
+    config = read_config(draft)
     reading = spec_from_config(
-        config, target_config, where=str(draft / "config.json"), target_layers=options.target_layers
+        config, target.config, where=str(draft / "config.json"), target_layers=options.target_layers
     )
     spec, card = reading.spec, read_card(draft)
-    _refuse_pickles(draft)
-    has_embed_tokens = config.get("has_embed_tokens", True) is not False
+    sources = vocabulary_sources(checkpoint, spec, config, target, options.embed)
     pairing = pair_tensors(
         spec,
-        checkpoint.tensors,
-        has_embed_tokens=has_embed_tokens,
+        sources.tensors,
+        has_embed_tokens=sources.has_embed_tokens,
         quantization=read_quantization(draft, config),
         where=str(draft),
     )
     parameters = sum(pair.source.n_weights for pair in pairing.pairs)
-    target_id, draft_id = target_identity(target, card), Identity.of_folder(draft)
+    target_id, draft_id = target.identity(card), Identity.of_folder(draft)
     paths = output_paths(options, target_id.name)
-    for path in paths.values():
-        check_output(path, force=options.force)
-    tokenizer = load_tokenizer(
-        target, vocab_size=spec.vocab_size, mask_token_id=spec.mask_token_id, pre=options.tokenizer_pre
+    check_outputs(paths.values(), force=options.force)
+    tokenizer = target.tokenizer(
+        vocab_size=spec.vocab_size, mask_token_id=spec.mask_token_id, pre=options.tokenizer_pre
     )
     name = options.name or draft_name(draft_id, spec, target_id)
     common = [
@@ -123,17 +124,28 @@ def make_plan(checkpoint: Checkpoint, target: Path, options: Options) -> Plan:
         ("general.type", MetaValue(ValueType.STRING, "model")),
         ("general.name", MetaValue(ValueType.STRING, name)),
         ("general.size_label", MetaValue(ValueType.STRING, size_label(parameters))),
-        *provenance_pairs(draft_id, target_id, card, draft / "config.json"),
+        *provenance_pairs(draft_id, target_id, card, spec),
     ]
+    common = [(key, _in_utf8(value)) for key, value in common]
     outputs = []
     for recipe, path in paths.items():
         tensors = _planned(pairing.pairs, recipe, reading, options)
         metadata = [*common, *general_pairs(recipe.upper()), *encode_spec(spec), *tokenizer.key_values]
         header = encode_header(metadata, [tensor.out for tensor in tensors])
+        if len(header.data) > MAX_HEADER:
+            message = f"a header of {len(header.data):,} bytes, at most {MAX_HEADER:,} are read"
+            raise ModelError(message, where=str(target), hint="its vocabulary or its chat template is too large")
         outputs.append(OutputPlan(path, recipe, header, tensors))
     check_room({output.path: output.header.file_size for output in outputs})
     warnings = (*reading.warnings, *tokenizer.warnings)
-    return Plan(tuple(outputs), spec.key_length, pairing.dropped, warnings)
+    return Plan(tuple(outputs), spec.key_length, (*sources.dropped, *pairing.dropped), warnings)
+
+
+def _in_utf8(value: MetaValue) -> MetaValue:
+    """`value`, with a question mark for what UTF-8 has not: names of files may be any bytes."""
+    if not isinstance(value.value, str):
+        return value
+    return MetaValue(value.type, value.value.encode("utf-8", "replace").decode())
 
 
 def output_paths(options: Options, target_name: str) -> dict[str, Path]:
@@ -144,7 +156,7 @@ def output_paths(options: Options, target_name: str) -> dict[str, Path]:
     safe = re.sub(r"[^A-Za-z0-9._+-]+", "-", target_name).strip("-.") or "target"
     default = f"dflash-{safe}-{{type}}.gguf"
     pattern = options.out or default
-    if options.out and (options.out.endswith(os.sep) or Path(options.out).is_dir()):
+    if options.out and (options.out.endswith(os.sep) or os.path.isdir(options.out)):
         pattern = str(Path(options.out) / default)
     if "{type}" not in pattern and len(recipes) > 1:
         raise UsageError(
@@ -153,12 +165,6 @@ def output_paths(options: Options, target_name: str) -> dict[str, Path]:
             hint="name a folder, or use {type} in the name",
         )
     return {recipe: Path(pattern.replace("{type}", recipe.upper())) for recipe in recipes}
-
-
-def _refuse_pickles(draft: Path) -> None:
-    path = existing_folder(draft) / "mask_embedding.pt"
-    if path.exists():
-        raise ModelError("a mask embedding of its own is not supported yet (and is never unpickled)", where=str(path))
 
 
 def _planned(pairs: Sequence[Pair], recipe: str, reading: ConfigReading, options: Options) -> tuple[PlannedTensor, ...]:

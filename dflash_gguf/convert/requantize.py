@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ def quantize_file(
     start = time.perf_counter()
     if recipe.lower() not in RECIPES:
         raise UsageError(f"unknown type {recipe!r}, expected one of {', '.join(RECIPES)}", where="--type")
-    if out.resolve() == source.resolve():
+    if os.path.realpath(out) == os.path.realpath(source):
         raise UsageError("is the input", where=str(out), hint="choose another output")
     check_output(out, force=force)
     with LocalFile(source) as file:
@@ -61,6 +62,8 @@ def _plan(
 ) -> Plan:
     spec = spec_from_metadata(header.metadata)
     infos = list(header.tensors.values())
+    if not infos:
+        raise ModelError("holds no tensors", where=file.name)
     named = [(info.name, info.shape) for info in infos]
     choices = choose_types(named, recipe, block_count=spec.block_count, overrides=overrides, fallback=fallback)
     tensors = tuple(_planned(file, info, choice) for info, choice in zip(infos, choices, strict=True))
@@ -80,5 +83,7 @@ def _planned(file: ByteSource, info: TensorInfo, choice: TypeChoice) -> PlannedT
         raise ModelError(
             f"is {info.type.name} already", where=f"{file.name}: {info.name}", hint="quantize from the BF16 file"
         )
+    if not info.shape:
+        raise ModelError("has no dims", where=f"{file.name}: {info.name}", hint="no draft has such a tensor")
     source = SourceTensor(info.name, _FLOATS[info.type], info.shape[::-1], info.offset, info.size, file)
     return PlannedTensor(source, OutTensor(info.name, choice.type, info.shape), choice.reason)

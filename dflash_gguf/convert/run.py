@@ -50,15 +50,17 @@ def run_plan(plan: Plan, listener: Listener, *, force: bool) -> None:
     """
     _warm_up(plan, listener)
     with ExitStack() as stack:
-        files = [
-            stack.enter_context(AtomicFile(output.path, output.header.file_size, force=force))
-            for output in plan.outputs
-        ]
+        files = [AtomicFile(output.path, output.header.file_size, force=force) for output in plan.outputs]
+        for file in files:
+            stack.push(file)  # before it is created, so that a signal in between leaves nothing
+            file.create()
         for file, output in zip(files, plan.outputs, strict=True):
             _write_frame(file, output)
         _write_tiles(plan, files, listener.on_bytes)
         for file, output in zip(files, plan.outputs, strict=True):
             _verify(file, output)
+        for file in files:
+            file.sync()
         for file in files:
             file.commit()
 

@@ -52,7 +52,8 @@ def pair_tensors(
         raise ModelError("holds no tensors", where=where)
     named = _canonical(sources, where)
     scales = _take_scales(named)
-    dropped = [(name, reason) for name in named if (reason := _drop_reason(name, has_embed_tokens=has_embed_tokens))]
+    reasons = {name: _drop_reason(name, spec, has_embed_tokens=has_embed_tokens) for name in named}
+    dropped = [(name, reason) for name, reason in reasons.items() if reason]
     for name, _ in dropped:
         del named[name]
     table = {tensor.source_name: tensor for tensor in draft_tensors(spec)}
@@ -110,11 +111,15 @@ def _canonical(sources: Mapping[str, SourceTensor], where: str) -> dict[str, Sou
     return named
 
 
-def _drop_reason(name: str, *, has_embed_tokens: bool) -> str:
+def _drop_reason(name: str, spec: DraftSpec, *, has_embed_tokens: bool) -> str:
     if name.endswith("rotary_emb.inv_freq"):
         return "computed from rope_theta"
     if name == "embed_tokens.weight" and not has_embed_tokens:
         return "has_embed_tokens is false: the target's embedding is used"
+    if name == "t2d":
+        return "not used at run time"
+    if name == "d2t" and spec.draft_vocab_size is None:
+        return "every token has its own row"
     return ""
 
 
@@ -138,5 +143,7 @@ def _check(pair: Pair) -> None:
         raise ModelError(f"shape {list(source.shape)}, the config wants {list(pair.tensor.shape)}", where=where)
     if source.dtype == FP8 and pair.scale is None:
         raise ModelError(f"is {FP8} but has no weight_scale beside it", where=where, hint="were all tensors exported?")
+    if pair.tensor.gguf_name == "d2t":
+        return  # read and checked already
     if pair.scale is None and source.dtype not in READABLE:
         raise ModelError(f"dtype {source.dtype} is not read ({', '.join(READABLE)} are)", where=where)

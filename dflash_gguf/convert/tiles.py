@@ -15,10 +15,10 @@ from dflash_gguf.formats.safetensors import SourceTensor
 if TYPE_CHECKING:
     from dflash_gguf.convert.plan import PlannedTensor
 
-_Bits: TypeAlias = NDArray[np.uint16] | NDArray[np.uint32]
+_Bits: TypeAlias = NDArray[np.uint16] | NDArray[np.uint32] | NDArray[np.uint64]
 
-_NUMPY = {"BF16": np.uint16, "F16": np.uint16, "F32": np.uint32}
-_RAW = {"BF16": GGMLType.BF16, "F16": GGMLType.F16, "F32": GGMLType.F32}
+_NUMPY = {"BF16": np.uint16, "F16": np.uint16, "F32": np.uint32, "I64": np.uint64}
+_RAW = {"BF16": GGMLType.BF16, "F16": GGMLType.F16, "F32": GGMLType.F32, "I64": GGMLType.I64}
 #: bits of the largest size each dtype may have: one less than infinity's
 _FINITE = {"BF16": 0x7F7F, "F16": 0x7BFF, "F32": 0x7F7FFFFF}
 #: no type's scales or values overflow below F16's largest number
@@ -127,6 +127,9 @@ class TileReader:
 
     def _check_finite(self, first_weight: int) -> None:
         """Sizes order as their bits do: the largest tells whether all are finite, and whether any is large."""
+        if self._dtype == "I64":
+            self._large = False
+            return
         kind = self._bits.dtype.type
         sizes = self._bits & kind((1 << 8 * self._bits.itemsize - 1) - 1)
         largest = sizes.max(initial=0)

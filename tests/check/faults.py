@@ -1038,9 +1038,9 @@ def one_byte_flipped_in_q8_0(shop: Workshop) -> Case:
     return Case(shop.write(parts, "dflash-Tiny-Q8_0.gguf"), {"source": shop.draft})
 
 
-@breaks("SR503", "general.source.config_sha256", "warning")
+@breaks("SR503", "general.source.spec_sha256", "warning")
 def hash_of_an_older_config(shop: Workshop) -> Case:
-    parts = shop.parts().set("general.source.config_sha256", STR, "0" * 64)
+    parts = shop.parts().set("general.source.spec_sha256", STR, "0" * 64)
     return Case(shop.write(parts), {"source": shop.draft})
 
 

@@ -50,7 +50,7 @@ def test_the_odd_conversions_pass_alone_and_do_not_fit_their_target(
 
 @pytest.mark.parametrize("partial", [0.5, None])
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_real_configs_shrunk_pass(shared: Path, tmp_path: Path, version: str, partial: float | None) -> None:
+def test_rope_sections_of_either_size_pass(tmp_path: Path, version: str, partial: float | None) -> None:
     """Rope sections as the reference writes them (half a head, also where only part of it is roped)."""
     config = v2_config() if version == "v2" else v1_config()
     if partial:

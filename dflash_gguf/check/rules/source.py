@@ -110,7 +110,7 @@ def tensors(subject: Subject) -> Iterator[Problem]:
     "SR503",
     Severity.WARNING,
     "made from another revision of the source",
-    why="The file records the source's commit and the hash of its config; the source has changed since.",
+    why="The file records the source's commit and the hash of what its config says; the source has changed since.",
     at_run_time="The draft works as it did; the newer one may be better, or fit a newer target.",
     fix="Convert the source anew.",
     needs=Needs.SOURCE,
@@ -120,7 +120,7 @@ def revision(subject: Subject) -> Iterator[Problem]:
     original = _original(subject)
     for key, present in (
         ("general.source.version", original.identity.revision),
-        ("general.source.config_sha256", original.config_sha256),
+        ("general.source.spec_sha256", original.spec_sha256),
     ):
         recorded = subject.string(key)
         if recorded and present and recorded != present:

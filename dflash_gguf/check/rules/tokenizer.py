@@ -138,7 +138,7 @@ def splitting(subject: Subject) -> Iterator[Problem]:
 def _unknown_merges(merges: list[bytes], tokens: set[bytes]) -> Iterator[Problem]:
     """Compare all parts at once; only when one is unknown (or holds a space) look which."""
     parts = b" ".join(merges).split(b" ")
-    if len(parts) == 2 * len(merges) and tokens.issuperset(parts):
+    if len(parts) == 2 * len(merges) and tokens.issuperset(set(parts)):
         return
     bad = []
     for number, merge in enumerate(merges):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dflash_gguf.formats.blocks.half import float_bits, half_bits, half_value
+from dflash_gguf.formats.blocks.half import float_bits, store_half
 from dflash_gguf.formats.blocks.jit import inner
 from dflash_gguf.formats.blocks.lanes import (
     F32,
@@ -193,14 +193,6 @@ def _six_bits(value: np.float32) -> np.uint32:
 
 
 @inner
-def _store_half(value: np.float32, out: NDArray[np.uint8], at: int) -> np.float32:
-    bits = half_bits(value)
-    out[at] = np.uint8(bits & np.uint32(0xFF))
-    out[at + 1] = np.uint8(bits >> np.uint32(8))
-    return half_value(bits)
-
-
-@inner
 def write_scales(grid: Grid, part: int, out: NDArray[np.uint8], at: int) -> None:
     """Write a block's head (f16 d, f16 dmin, 12 bytes of 6-bit scales and minima) and fill `step`, `offset`.
 
@@ -214,8 +206,8 @@ def write_scales(grid: Grid, part: int, out: NDArray[np.uint8], at: int) -> None
         max_min = max(max_min, -grid.low[k])
     per_scale = _FINEST / max_scale if max_scale > _ZERO else _ZERO
     per_min = _FINEST / max_min if max_min > _ZERO else _ZERO
-    d = _store_half(max_scale / _FINEST, out, at)
-    d_min = _store_half(max_min / _FINEST, out, at + 2)
+    d = store_half(max_scale / _FINEST, out, at)
+    d_min = store_half(max_min / _FINEST, out, at + 2)
     for j in range(PARTS):
         scale = _six_bits(per_scale * grid.scale[part + j])
         minimum = _six_bits(per_min * -grid.low[part + j])

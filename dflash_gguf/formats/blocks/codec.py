@@ -61,11 +61,14 @@ def _kernel(ggml_type: GGMLType) -> Callable[[Any, Any], None]:
             from dflash_gguf.formats.blocks import q6_k
 
             return q6_k.quantize
-        case GGMLType.Q8_0 | GGMLType.Q5_0 | GGMLType.Q5_1 | GGMLType.Q4_0:
+        case GGMLType.Q8_0:
+            from dflash_gguf.formats.blocks import q8_0
+
+            return q8_0.quantize
+        case GGMLType.Q5_0 | GGMLType.Q5_1 | GGMLType.Q4_0:
             from dflash_gguf.formats.blocks import simple
 
             return {
-                GGMLType.Q8_0: simple.quantize_q8_0,
                 GGMLType.Q5_0: simple.quantize_q5_0,
                 GGMLType.Q5_1: simple.quantize_q5_1,
                 GGMLType.Q4_0: simple.quantize_q4_0,

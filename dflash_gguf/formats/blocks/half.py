@@ -9,12 +9,15 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from dflash_gguf.formats.blocks.jit import inner
 
 _SIGN = np.uint32(0x8000)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _HALF = np.float32(0.5)
+_ZERO = np.float32(0)
+_ONE = np.float32(1)
 
 
 def _float_bits(_context: Any, _value: Any) -> Any:
@@ -63,3 +66,18 @@ def half_value(bits: np.uint32) -> np.float32:
     else:
         wide = float_bits(np.float32(size) * np.float32(2.0**-24))
     return bits_float(np.uint32(wide | ((bits & _SIGN) << np.uint32(16))))
+
+
+@inner
+def store_half(value: np.float32, out: NDArray[np.uint8], at: int) -> np.float32:
+    """Write `value` as a half at byte `at`; returns what was written."""
+    bits = half_bits(value)
+    out[at] = np.uint8(bits & np.uint32(0xFF))
+    out[at + 1] = np.uint8(bits >> np.uint32(8))
+    return half_value(bits)
+
+
+@inner
+def inverse(d: np.float32) -> np.float32:
+    """1 / d, and 0 for 0: a block of zeros has levels of zero."""
+    return np.float32(_ONE / d) if d != _ZERO else _ZERO

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dflash_gguf.formats.blocks.half import float_bits, half_bits, half_value
+from dflash_gguf.formats.blocks.half import float_bits, store_half
 from dflash_gguf.formats.blocks.jit import F32_SOURCE, U8_TARGET, inner, kernel
 from dflash_gguf.formats.blocks.lanes import (
     F32,
@@ -165,10 +165,7 @@ def _write_scales(grid: _Grid, part: int, out: NDArray[np.uint8], at: int) -> bo
         out[at : at + _SIZE] = 0
         return False
     per_scale = np.float32(-128) / top
-    bits = half_bits(_ONE / per_scale)
-    d = half_value(bits)
-    out[at + _D] = np.uint8(bits & np.uint32(0xFF))
-    out[at + _D + 1] = np.uint8(bits >> np.uint32(8))
+    d = store_half(_ONE / per_scale, out, at + _D)
     for j in range(_PARTS):
         scale = np.int8(min(127, _nearest_int(per_scale * grid.scale[part + j])))
         out[at + _SCALES + j] = np.uint8(scale)

@@ -1,6 +1,6 @@
-"""Q8_0, Q5_0, Q5_1 and Q4_0: 32 weights of a block are f16 d · level, without any search. One weight a lane.
+"""Q5_0, Q5_1 and Q4_0: 32 weights of a block are f16 d · level, without any search. One weight a lane.
 
-Definition: ggml's `quantize_row_q8_0_ref`, `_q5_0_ref`, `_q5_1_ref`, `_q4_0_ref`.
+Definition: ggml's `quantize_row_q5_0_ref`, `_q5_1_ref`, `_q4_0_ref`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dflash_gguf.formats.blocks.half import half_bits
+from dflash_gguf.formats.blocks.half import inverse, store_half
 from dflash_gguf.formats.blocks.jit import F32_SOURCE, U8_TARGET, inner, kernel
 from dflash_gguf.formats.blocks.lanes import (
     F32,
     LANES,
-    if_greater,
     if_less,
     largest,
     load,
@@ -30,46 +29,9 @@ if TYPE_CHECKING:
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
 _HALF = np.float32(0.5)
-_TOO_LARGE = np.float32(2.0**23)
-_Q8_0_SIZE = 34
 _Q5_0_SIZE = 22
 _Q5_1_SIZE = 24
 _Q4_0_SIZE = 18
-
-
-@inner
-def _store_half(value: np.float32, out: NDArray[np.uint8], at: int) -> None:
-    bits = half_bits(value)
-    out[at] = np.uint8(bits & np.uint32(0xFF))
-    out[at + 1] = np.uint8(bits >> np.uint32(8))
-
-
-@inner
-def _inverse(d: np.float32) -> np.float32:
-    return _ONE / d if d != _ZERO else _ZERO
-
-
-@inner
-def _round_half_away(x: F32) -> F32:
-    """C's `roundf`; 0 for what overflowed, whose conversion to a byte gives 0 in x86 code."""
-    x = if_less(magnitude(x), spread(_TOO_LARGE), x, spread(_ZERO))
-    whole = truncate(x)
-    rest = x - whole
-    half = spread(_HALF)
-    up = if_less(rest, half, spread(_ZERO), spread(_ONE))
-    down = if_greater(rest, spread(-_HALF), spread(_ZERO), spread(_ONE))
-    return whole + up - down
-
-
-@kernel(F32_SOURCE, U8_TARGET)
-def quantize_q8_0(source: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
-    """Bytes 0-1: d = max|x| / 127; then 32 i8 levels, rounded half away from zero."""
-    for block in range(out.size // _Q8_0_SIZE):
-        at = block * _Q8_0_SIZE
-        x = load(source, block * LANES)
-        d = largest(magnitude(x)) / np.float32(127)
-        _store_half(d, out, at)
-        store_bytes(out, at + 2, _round_half_away(x * spread(_inverse(d))))
 
 
 @inner
@@ -93,7 +55,7 @@ def _peak(source: NDArray[np.float32], at: int) -> np.float32:
 def _unsigned_levels(x: F32, d: np.float32, top: np.float32) -> F32:
     """Levels 0 … top of x, whose largest became level 0."""
     middle = (top + _ONE) / np.float32(2) + _HALF
-    level = truncate(x * spread(_inverse(d)) + spread(middle))
+    level = truncate(x * spread(inverse(d)) + spread(middle))
     return if_less(level, spread(top), level, spread(top))
 
 
@@ -116,7 +78,7 @@ def quantize_q5_0(source: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
     for block in range(out.size // _Q5_0_SIZE):
         at = block * _Q5_0_SIZE
         d = _peak(source, block * LANES) / np.float32(-16)
-        _store_half(d, out, at)
+        store_half(d, out, at)
         store_bytes(levels, 0, _unsigned_levels(load(source, block * LANES), d, np.float32(31)))
         _store_five_bits(levels, out, at + 2)
 
@@ -142,9 +104,9 @@ def quantize_q5_1(source: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
         x = load(source, block * LANES)
         high = largest(x)
         d = (high - low) / np.float32(31) if high > low else _ZERO  # not −0 for zeros of both signs
-        _store_half(d, out, at)
-        _store_half(low, out, at + 2)
-        store_bytes(levels, 0, truncate((x - spread(low)) * spread(_inverse(d)) + spread(_HALF)))
+        store_half(d, out, at)
+        store_half(low, out, at + 2)
+        store_bytes(levels, 0, truncate((x - spread(low)) * spread(inverse(d)) + spread(_HALF)))
         _store_five_bits(levels, out, at + 4)
 
 
@@ -155,7 +117,7 @@ def quantize_q4_0(source: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
     for block in range(out.size // _Q4_0_SIZE):
         at = block * _Q4_0_SIZE
         d = _peak(source, block * LANES) / np.float32(-8)
-        _store_half(d, out, at)
+        store_half(d, out, at)
         store_bytes(levels, 0, _unsigned_levels(load(source, block * LANES), d, np.float32(15)))
         for i in range(LANES // 2):
             out[at + 2 + i] = levels[i] | (levels[i + LANES // 2] << np.uint8(4))

@@ -7,7 +7,7 @@ The same `Array` is what the scanner hands out (a view of the header) and what t
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
@@ -42,14 +42,15 @@ class Array:
         parts = zip(map(prefixes.__getitem__, lengths), items, strict=True)
         return cls(ValueType.STRING, len(items), b"".join(chain.from_iterable(parts)))
 
-    def strings(self) -> Iterator[bytes]:
+    def strings(self) -> list[bytes]:
         """The strings' bytes, in order; nothing is decoded."""
-        raw, position = bytes(self.raw), 0
-        unpack = struct.Struct("<Q").unpack_from
+        raw, position, out = bytes(self.raw), 0, list[bytes]()
+        unpack, append = struct.Struct("<Q").unpack_from, out.append
         for _ in range(self.count):
-            (length,) = unpack(raw, position)
-            position += 8 + length
-            yield raw[position - length : position]
+            start = position + 8
+            position = start + unpack(raw, position)[0]
+            append(raw[start:position])
+        return out
 
     def items(self) -> list[Item]:
         """All items; bytes that are not UTF-8 come back as surrogates."""
