@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,7 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.folder = existing_folder(folder)
-        self._files: list[LocalFile] = []
+        self.files: list[LocalFile] = []  # closed with the checkpoint
         try:
             self.tensors = self._open()
         except BaseException:
@@ -79,9 +80,9 @@ class Checkpoint:
 
     def close(self) -> None:
         """Close all shards."""
-        for file in self._files:
+        for file in self.files:
             file.close()
-        self._files.clear()
+        self.files.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -107,14 +108,14 @@ class Checkpoint:
 
     def _read(self, path: Path) -> dict[str, SourceTensor]:
         file = LocalFile(path)
-        self._files.append(file)
+        self.files.append(file)
         return read_header(file)
 
     def _open_shards(self, index: dict[str, Any], where: str) -> dict[str, SourceTensor]:
         tensors: dict[str, SourceTensor] = {}
         for shard, expected in shards(index, where).items():
             path = self.folder / shard
-            if not path.is_file():
+            if not os.path.isfile(path):  # unlike Path.is_file, false for a name that no file can have
                 raise ModelError(f"the shard {shard} is missing", where=where, hint="was the download finished?")
             held = self._read(path)
             if held.keys() != expected:

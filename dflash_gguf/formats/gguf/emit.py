@@ -55,7 +55,11 @@ def encode_header(metadata: Iterable[tuple[str, MetaValue]], tensors: Sequence[O
     for tensor in tensors:
         relative.append(position)
         dims = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
-        parts += (_string(tensor.name.encode()), dims, struct.pack("<IQ", tensor.type, position))
+        parts += (
+            _string(tensor.name.encode("utf-8", "surrogateescape")),
+            dims,
+            struct.pack("<IQ", tensor.type, position),
+        )
         position += padded(tensor.size, ALIGNMENT)
     header = b"".join(parts)
     header += b"\0" * (padded(len(header), ALIGNMENT) - len(header))
