@@ -19,7 +19,7 @@ from pathlib import Path
 import inputs
 from timing import verdict
 
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 
 HERE = Path(__file__).parent
 BOUND = 1.0

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.executor import generate
 
 ROOT = Path(__file__).parents[1]

@@ -24,7 +24,7 @@ from builders import (
 from conftest import Run
 
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.errors import DflashError, FormatError, ModelError, UsageError
 from dflash_gguf.formats.gguf.scan import Header, scan_header
 from dflash_gguf.formats.gguf.values import Array

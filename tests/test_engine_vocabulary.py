@@ -13,7 +13,7 @@ from builders import random_tensors, target_config, v1_config, v2_config, write_
 from engine import ask_engine, write_target_gguf
 from test_vocabulary_tensors import MASKS, OFFSETS, mixed_safetensors, random_table, target_with_weights
 
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 
 pytestmark = pytest.mark.engine
 pytest.importorskip("xllamacpp")

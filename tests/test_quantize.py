@@ -13,7 +13,7 @@ import pytest
 from builders import ROOT, random_tensors, v2_config, write_draft, write_target
 from conftest import Run
 
-from dflash_gguf.convert import Options, convert, quantize_file
+from dflash_gguf.conversion import Options, convert, quantize_file
 from dflash_gguf.errors import FormatError, ModelError, UsageError
 
 KINDS = ("q8_0", "q4_k_m", "q4_k_s", "q5_k_m", "q6_k", "q4_0", "q5_0", "f16")

@@ -21,7 +21,7 @@ from conftest import Run
 from engine import write_target_gguf
 
 from dflash_gguf.bytesio.source import LocalFile, MemorySource
-from dflash_gguf.convert import Options, convert, dry_run
+from dflash_gguf.conversion import Options, convert, dry_run
 from dflash_gguf.errors import DflashError, FormatError, ModelError, UsageError
 from dflash_gguf.formats.gguf.emit import encode_header
 from dflash_gguf.formats.gguf.scan import Header, scan_header

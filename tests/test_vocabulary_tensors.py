@@ -24,7 +24,7 @@ from builders import (
 )
 
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.convert import Options, convert, dry_run
+from dflash_gguf.conversion import Options, convert, dry_run
 from dflash_gguf.errors import FormatError, ModelError, UsageError
 from dflash_gguf.formats.gguf.scan import Header, scan_header
 from dflash_gguf.formats.gguf.types import GGMLType

@@ -13,7 +13,7 @@ from dflash_gguf.cli.output import complain, emit_json, progress_bar
 from dflash_gguf.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from dflash_gguf.check import Report, Severity
+    from dflash_gguf.checks import Report, Severity
 
 
 def run(
@@ -50,8 +50,8 @@ def run(
     """Check drafts: container, metadata, tokenizer, tensors; with --target the pair, with --source the conversion."""
     import gc
 
-    from dflash_gguf.check import check
-    from dflash_gguf.check.render import renderer
+    from dflash_gguf.checks import check
+    from dflash_gguf.checks.render import renderer
 
     gc.disable()  # vocabularies are a million strings and no cycle: looking for some takes a tenth of a second
     threshold = _threshold(fail_on)
@@ -121,7 +121,7 @@ def _verify(files: list[str], source: str | None, render: str) -> NoReturn:
 
 
 def _threshold(text: str) -> Severity:
-    from dflash_gguf.check import Severity
+    from dflash_gguf.checks import Severity
 
     known = {"error": Severity.ERROR, "warn": Severity.WARNING, "warning": Severity.WARNING}
     if text not in known:
@@ -133,7 +133,7 @@ def _write_summary(report: Report) -> None:
     """Append to the job summary, where GitHub says that there is one."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
-        from dflash_gguf.check.render.github import summary
+        from dflash_gguf.checks.render.github import summary
 
         _write(Path(path), summary(report), mode="a")
 

@@ -47,8 +47,8 @@ def run(
 ) -> None:
     """Convert a DFlash or DFlash 2 checkpoint plus its target's tokenizer to GGUF for llama.cpp."""
     from dflash_gguf.bytesio.hub import Hub
-    from dflash_gguf.convert import Options, convert
-    from dflash_gguf.convert import dry_run as plan_only
+    from dflash_gguf.conversion import Options, convert
+    from dflash_gguf.conversion import dry_run as plan_only
     from dflash_gguf.model.recipe import parse_override
     from dflash_gguf.model.remote import open_pair
 
@@ -76,12 +76,11 @@ def run(
 
 def _layer_ids(text: str | None) -> tuple[int, ...] | None:
     """Ids as config.json has them, shifted to what GGUF holds."""
+    from dflash_gguf.library import shifted
+
     if text is None:
         return None
     try:
-        ids = [int(part) for part in text.split(",")]
+        return shifted([int(part) for part in text.split(",")])
     except ValueError:
-        ids = []
-    if not ids or ids != sorted(set(ids)) or ids[0] < 0:
-        raise UsageError(f"{text!r} is no increasing list of layer ids", where="--target-layers")
-    return tuple(item + 1 for item in ids)
+        raise UsageError(f"{text!r} is no list of layer ids", where="--target-layers") from None

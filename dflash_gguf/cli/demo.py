@@ -42,7 +42,7 @@ def fixture() -> Path:
 
 def _convert(pair: Path, out: Path) -> list[Path]:
     """Both drafts as GGUF; DFlash 2 in three types."""
-    from dflash_gguf.convert import Options, convert
+    from dflash_gguf.conversion import Options, convert
 
     say("1. convert: a DFlash 2 draft, and a DFlash 1 draft of the same target\n")
     target, paths = pair / "target", []
@@ -65,8 +65,8 @@ def _inspect(file: Path) -> None:
 
 
 def _check(file: Path, pair: Path) -> None:
-    from dflash_gguf.check import check
-    from dflash_gguf.check.render import renderer
+    from dflash_gguf.checks import check
+    from dflash_gguf.checks.render import renderer
 
     say("\n3. check: the file, its pair and its source\n")
     report = check([file], target=pair / "target", source=pair / "draft", data=True)

@@ -14,7 +14,7 @@ import numpy as np
 from builders import target_config, v2_config, write_draft, write_target
 from builders_gguf import Parts, target_gguf
 
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.formats.gguf.types import GGMLType, ValueType
 from dflash_gguf.formats.gguf.values import Array
 
