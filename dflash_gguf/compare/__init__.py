@@ -1,0 +1,11 @@
+"""Two drafts on the same inputs: what does a quantization, or a mistake, cost?
+
+Owns the comparison of what two drafts propose, and of their weights; never prints.
+Way in: compare().
+"""
+
+from __future__ import annotations
+
+from dflash_gguf.compare.api import Comparison, Inputs, compare
+
+__all__ = ["Comparison", "Inputs", "compare"]
