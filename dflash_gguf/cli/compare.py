@@ -57,7 +57,7 @@ def run(
             raise UsageError("only SVG is written", where=f"--plot {plot}", hint="name it .svg")
         check_output(plot, force=force)
     hub = Hub()
-    texts = _prompts(prompts)
+    texts = () if prompts is None else read_prompts(prompts)
     found = compare(
         _draft(a, hub),
         _draft(b, hub),
@@ -76,12 +76,11 @@ def run(
         say(line)
 
 
-def _prompts(path: Path | None) -> tuple[Prompt, ...]:
+def read_prompts(path: Path) -> tuple[Prompt, ...]:
+    """Prompts of a file. Raises UsageError, InputError or FormatError."""
     from dflash_gguf.bytesio.source import LocalFile
     from dflash_gguf.formats.prompts import MAX_BYTES, parse_prompts
 
-    if path is None:
-        return ()
     with LocalFile(path) as source:
         return parse_prompts(source.read(0, min(source.size, MAX_BYTES + 1)), source.name)
 

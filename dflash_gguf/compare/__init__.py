@@ -1,4 +1,4 @@
-"""Two drafts on the same inputs: what does a quantization, or a mistake, cost?
+"""Two drafts on the same inputs: what a quantization, or a mistake, costs.
 
 Owns the comparison of what two drafts propose, and of their weights; never prints.
 Way in: compare().

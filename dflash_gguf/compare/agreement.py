@@ -98,8 +98,8 @@ class Agreement:
         """The means; there has to be a block."""
         means = self._sums.T / self.n_blocks
         return tuple(
-            SlotAgreement(slot, *map(float, row), float(most))
-            for slot, (row, most) in enumerate(zip(means, self._kl_max, strict=True), 1)
+            SlotAgreement(slot, float(path), float(top_1), float(top_k), float(kl), float(most))
+            for slot, ((path, top_1, top_k, kl), most) in enumerate(zip(means, self._kl_max, strict=True), 1)
         )
 
 

@@ -131,10 +131,7 @@ def compare(
         drafts = [open_compared(path, folder, budget, files) for path in (a, b)]
         _require_comparable(*drafts)
         run = _Run(drafts[0], drafts[1], inputs, budget, files)
-        if inputs.prompts:
-            prompts = run.prompts(target, tokenizer, on_prompt)
-        else:
-            prompts = run.contexts(target)
+        prompts = run.prompts(target, tokenizer, on_prompt) if inputs.prompts else run.contexts(target)
         return Comparison(
             drafts[0].name,
             drafts[1].name,

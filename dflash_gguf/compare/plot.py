@@ -19,9 +19,9 @@ _LABELS = {"path": "same token on the path", "top_1": "same top-1", "top_k": "sh
 def svg(comparison: Comparison) -> str:
     """The plot of a comparison."""
     title = f"{_name(comparison.a)} against {_name(comparison.b)}, {comparison.n_blocks} blocks"
+    size = f'width="{WIDTH}" height="{HEIGHT}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
-        f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         f'<text x="{_LEFT}" y="28" font-size="14">{escape(title)}</text>',
         *_grid(len(comparison.slots)),

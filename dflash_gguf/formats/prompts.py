@@ -35,6 +35,7 @@ def parse_prompts(data: bytes, where: str) -> tuple[Prompt, ...]:
         text = data.decode()
     except UnicodeDecodeError:
         raise FormatError("is not UTF-8 text", where=where) from None
+    rows: Any
     if where.endswith(".jsonl"):
         rows = [_json(line, where) for line in text.splitlines() if line.strip()]
     elif where.endswith(".json"):

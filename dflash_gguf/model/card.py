@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dflash_gguf.formats.shown import safe
+from dflash_gguf.formats.shown import inline
 from dflash_gguf.model.describe import draft_spec, text
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ class CardFile:
 def write_card(files: Sequence[CardFile]) -> str:
     """The card of one draft's files (at least one), in the order given; the first one's header names the draft."""
     first = files[0]
-    lines = ["---", *_front_matter(first), "---", "", MARK, "", f"# {_inline(_title(first))}", "", *_about(first)]
+    lines = ["---", *_front_matter(first), "---", "", MARK, "", f"# {inline(_title(first))}", "", *_about(first)]
     lines += ["", "| file | type | bytes | tensors |", "|---|---|--:|--:|"]
-    lines += [f"| `{_inline(file.name)}` | {file.type} | {file.size:,} | {file.tensors} |" for file in files]
+    lines += [f"| `{inline(file.name)}` | {file.type} | {file.size:,} | {file.tensors} |" for file in files]
     if first.spec:
         lines += ["", *_geometry(first.spec), "", *_usage(first)]
     return "\n".join(lines) + "\n"
@@ -99,7 +99,7 @@ def _link(file: CardFile, prefix: str) -> str | None:
     repo, commit = file.repo(prefix), text(file.metadata, f"{prefix}version")
     if repo is None:
         name = text(file.metadata, f"{prefix}name")
-        return f"`{_inline(name)}`" if name else None
+        return f"`{inline(name)}`" if name else None
     at = f" at `{commit[:12]}`" if re.fullmatch(r"[0-9a-f]{40}", commit) else ""
     return f"[{repo}]({_PAGES}{repo}){at}"
 
@@ -124,8 +124,3 @@ def _usage(file: CardFile) -> list[str]:
         f"llama-server -m TARGET.gguf -md {name} --spec-type draft-dflash --spec-draft-n-max {limit}",
         "```",
     ]
-
-
-def _inline(value: str) -> str:
-    """Text that stays where it is put: no line breaks, no markup, no links."""
-    return re.sub(r"([\\`*_\[\]<>|#])", "", safe(value)) if not re.fullmatch(r"[\w .+-]*", value) else value

@@ -94,10 +94,8 @@ def _llama_cpp(draft: LaunchDraft, target: str, p_min: float | None) -> Launch:
     spec = draft.spec
     notes = [
         f"oldest engine: {OLDEST['llama.cpp', spec.version]}",
-        f"n_max {spec.max_draft} = block_size − 1: more is clamped, less leaves trained slots unused; where the"
-        " acceptance is low, a smaller one may still be faster: bench finds out",
-        "do not combine it with draft-mtp: the engine then makes an MTP context of the draft file, and stops"
-        " (ggml-org/llama.cpp#27839)",
+        f"n_max {spec.max_draft} = block_size − 1: more is clamped; where acceptance is low, less may be faster",
+        "do not combine it with draft-mtp: the engine then stops, at an MTP context (ggml-org/llama.cpp#27839)",
     ]
     if p_min is not None:
         needs = "; for a DFlash 1 draft that takes ggml-org/llama.cpp#25246" if spec.version == 1 else ""
@@ -120,16 +118,14 @@ def _llama_cpp(draft: LaunchDraft, target: str, p_min: float | None) -> Launch:
 
 
 def _ollama(draft: LaunchDraft) -> Launch:
-    return Launch(
-        (),
-        (
-            "no Ollama release is publicly known to run a DFlash GGUF, so there is no line to give;"
-            " DFlash 2 for its MLX engine is ollama/ollama#17865, open when this was written",
-            "its Modelfile reference knows `PARAMETER draft_num_predict`"
-            f" (here it would be {draft.spec.max_draft}; 4 where it is not set) but no way to attach a draft",
-            "--engine llama.cpp runs the file",
-        ),
+    n_max = draft.spec.max_draft
+    notes = (
+        "no Ollama release is publicly known to run a DFlash GGUF: there is no line to give",
+        "DFlash 2 for its MLX engine is ollama/ollama#17865, which was open on 2026-09-04",
+        f"its `PARAMETER draft_num_predict` (4 where it is not set) would be {n_max}; how to attach a draft it does not say",
+        "--engine llama.cpp runs the file",
     )
+    return Launch((), notes)
 
 
 def _vllm(draft: LaunchDraft, target: str) -> Launch:
