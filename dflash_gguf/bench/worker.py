@@ -59,7 +59,7 @@ def _params(engine: Any, job: dict[str, Any]) -> Any:
 def _filled(server: Any, prompt: str, job: dict[str, Any]) -> str:
     """The prompt behind so much other text that its answer ends where the context does, or a little before."""
     room = job["n_ctx"] - job["n_predict"]
-    filler = job["filler"] * (1 + 16 * room // len(job["filler"]))
+    filler: str = job["filler"] * (1 + 16 * room // len(job["filler"]))
     sample = filler[: max(8, room // 4)]
     per_token = len(sample) / _complete(server, sample, 1)["prompt_n"]
     for share in (0.95, 0.85, 0.7, 0.5):

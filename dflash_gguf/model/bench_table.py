@@ -50,7 +50,7 @@ def _setting(value: Any) -> str:
 
 
 def _whole(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else ""
+    return str(value) if isinstance(value, int) else ""
 
 
 def _decimal(value: Any) -> str:

@@ -122,7 +122,7 @@ def _ollama(draft: LaunchDraft) -> Launch:
     notes = (
         "no Ollama release is publicly known to run a DFlash GGUF: there is no line to give",
         "DFlash 2 for its MLX engine is ollama/ollama#17865, which was open on 2026-09-04",
-        f"its `PARAMETER draft_num_predict` (4 where it is not set) would be {n_max}; how to attach a draft it does not say",
+        f"`PARAMETER draft_num_predict` would be {n_max} (4 where it is not set); its reference attaches no draft",
         "--engine llama.cpp runs the file",
     )
     return Launch((), notes)
