@@ -74,7 +74,7 @@ def test_the_engine_refuses_what_it_has_not() -> None:
 
 
 def ask_parser(words: list[str]) -> dict[str, Any]:
-    command = [sys.executable, Path(__file__).with_name("engine_options.py"), *words]
+    command: list[str | Path] = [sys.executable, Path(__file__).with_name("engine_options.py"), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     lines = [line for line in done.stdout.splitlines() if line.startswith("UNDERSTOOD ")]
     assert lines, done.stderr[-2000:]
