@@ -33,7 +33,7 @@ _GENERAL = {"general.file_type": ValueType.UINT32, "general.quantization_version
     why="llama.cpp picks the draft's code by general.architecture and looks keys up under exactly that prefix. Forks "
     "wrote `dflash-draft`, `dspark`, doubled prefixes, or the mask token under `dflash.`.",
     at_run_time="unknown model architecture, or keys that are silently not found: nothing is drafted.",
-    fix="`dflash-gguf patch` migrates the known dialects; otherwise convert the checkpoint anew.",
+    fix="Convert the checkpoint anew.",
     needs=Needs.HEADER,
 )
 def architecture(subject: Subject) -> Iterator[Problem]:
@@ -65,7 +65,7 @@ def _foreign_keys(subject: Subject) -> Iterator[Problem]:
     why="llama.cpp reads each key with one type. Some absent keys stop it, others silently become a default that the "
     "draft was not trained with: block_size becomes 16.",
     at_run_time="key not found / wrong type at load; or a default that ruins acceptance.",
-    fix="Convert the checkpoint anew, or `dflash-gguf patch IN OUT --set KEY=TYPE:VALUE`.",
+    fix="Convert the checkpoint anew.",
 )
 def required_keys(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -101,7 +101,7 @@ def _type(value: MetaValue) -> str:
     "its selector.",
     at_run_time="DFlash2 model is missing conv/selector metadata; with a wrong block size the draft proposes at "
     "positions it was never trained for and acceptance collapses.",
-    fix="Take the sizes from the checkpoint's config.json (dflash_config): convert anew or patch.",
+    fix="Take the sizes from the checkpoint's config.json (dflash_config): convert anew.",
 )
 def block_sizes(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -133,8 +133,7 @@ def _shown(value: MetaValue) -> str:
     why="They name the target's blocks whose input the draft was trained on: HF's layer ids + 1, increasing.",
     at_run_time="'target_layers' missing stops the load. One off, and the draft sees hidden states it never saw: "
     "everything loads, acceptance falls to a few per cent.",
-    fix="target_layers = target_layer_ids + 1 as INT32: convert anew, or "
-    "`dflash-gguf patch IN OUT --set dflash.target_layers=i32:[…]`.",
+    fix="target_layers = target_layer_ids + 1 as INT32: convert anew.",
 )
 def target_layers(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -195,7 +194,7 @@ def sliding_window(subject: Subject) -> Iterator[Problem]:
     why="A draft for an M-RoPE target ropes on the temporal position only: [rotary dims / 2, 0, 0, 0]. The target's "
     "own sections (as [11, 11, 10, 0]) split its dims among positions that the draft does not have.",
     at_run_time="The draft loads and ropes part of its dims by the wrong position: acceptance falls to nothing.",
-    fix="`dflash-gguf patch IN OUT --fix PR403 --target T` writes the right sections.",
+    fix="Convert anew with the target's folder as --target: it writes the right sections.",
 )
 def rope_sections(subject: Subject) -> Iterator[Problem]:
     """See the registry."""

@@ -100,7 +100,7 @@ def taps(subject: Subject) -> Iterator[Problem]:
     why="A vision target gives positions in sections. Drafts made before 2026-08-27 lack the key that makes llama.cpp "
     "rope them on the temporal position.",
     at_run_time="The pair runs, and acceptance falls to nothing.",
-    fix="`dflash-gguf patch IN OUT --fix PR403 --target T`: only the metadata have to change.",
+    fix="Convert anew with this target's folder as --target: only the metadata will change.",
     needs=Needs.TARGET,
 )
 def sections(subject: Subject) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ from dflash_gguf.model.provenance import MEANINGLESS
     why="general.file_type is what tools show and choose by. Activations of these drafts overflow F16. DSpark drafts "
     "share the architecture but have a Markov head.",
     at_run_time="A wrong label misleads whoever picks a file by size. F16 can give infinities and no accepted token.",
-    fix="Convert anew with --type bf16 or a quantized type; `patch --set general.file_type=u32:N` for a wrong label.",
+    fix="Convert anew with --type bf16 or a quantized type.",
     needs=Needs.DRAFT,
 )
 def kind(subject: Subject) -> Iterator[Problem]:

@@ -123,7 +123,7 @@ def mixed_versions(subject: Subject) -> Iterator[Problem]:
     why="Every shape follows from the metadata (docs/rules.md has the formulas' source); fc takes one hidden state of "
     "the target for each of target_layers.",
     at_run_time="tensor has wrong shape: the file does not load.",
-    fix="Find which of the two is wrong by the checkpoint's config.json; convert anew or patch the key.",
+    fix="Find which of the two is wrong by the checkpoint's config.json; convert anew.",
     needs=Needs.TENSORS,
 )
 def shapes(subject: Subject) -> Iterator[Problem]:

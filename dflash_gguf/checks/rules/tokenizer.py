@@ -60,8 +60,7 @@ def counts(subject: Subject) -> Iterator[Problem]:
     why="The block is filled with this token; the draft was trained to see exactly it at every open position.",
     at_run_time="Without it llama.cpp fills the block with token -1 and aborts; with a wrong one every proposal is "
     "noise and nothing is accepted.",
-    fix="dflash_config.mask_token_id of the checkpoint: "
-    "`dflash-gguf patch IN OUT --set tokenizer.ggml.mask_token_id=u32:ID`.",
+    fix="dflash_config.mask_token_id of the checkpoint: convert anew.",
 )
 def mask_token(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
