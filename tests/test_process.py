@@ -160,6 +160,29 @@ def test_a_second_signal_does_not_disturb_the_clean_up(kind: str, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_signal_waits_until_the_compiler_has_returned() -> None:
+    program = """
+import os, signal, sys, time, types
+from dflash_gguf.cli import process
+import dflash_gguf.cli.main as main
+
+compiler = types.ModuleType("llvmlite.binding")
+exec("def call_back(act): act(); print('returned')", compiler.__dict__)
+
+def work(**_):
+    compiler.call_back(lambda: os.kill(os.getpid(), signal.SIGINT))
+    time.sleep(60)
+
+main.app = work
+process.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT, timeout=30
+    )
+    assert (done.returncode, done.stdout) == (130, "returned\n")
+    assert done.stderr == "interrupted: no partial output is left\n"
+
+
 def test_a_signal_that_was_to_be_ignored_is(tmp_path: Path) -> None:
     program = INTERRUPTED_TWICE.replace("signal.SIGINT)", "signal.SIGHUP)").replace("signal.SIGTERM)", "signal.SIGHUP)")
     command = [sys.executable, "-c", program, str(tmp_path / "x"), "SIGHUP"]
