@@ -209,8 +209,8 @@ def test_a_tap_on_the_last_block_and_another_hidden_size_warn() -> None:
 
 
 def test_speculators_refusals() -> None:
-    with pytest.raises(ModelError, match="draft_vocab_size 7"):
-        spec_of(speculators(draft_vocab_size=7))
+    with pytest.raises(ModelError, match="draft_vocab_size 2049 passes vocab_size 2048"):
+        spec_of(speculators(draft_vocab_size=2049))
     with pytest.raises(ModelError, match="expected a list of the target's layer ids"):
         spec_of(speculators(aux_hidden_state_layer_ids=[0, 4]))  # 0 would be the embedding's output
 

@@ -25,7 +25,7 @@ from builders import (
 from conftest import Run
 
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.errors import DflashError, FormatError, ModelError, UsageError
 from dflash_gguf.formats.gguf.scan import MAX_HEADER, Header, scan_header
 from dflash_gguf.formats.gguf.values import Array
@@ -362,7 +362,7 @@ FOLDER_FAULTS: dict[str, tuple[Any, type[DflashError], str]] = {
         ModelError,
         "but no model.safetensors.index.json",
     ),
-    "pickle": (lambda d: (d / "mask_embedding.pt").write_bytes(b"x"), ModelError, "never unpickled"),
+    "pickle": (lambda d: (d / "mask_embedding.pt").write_bytes(b"x"), FormatError, "no file of torch.save"),
     "missing shard": (lambda d: _index(d, {"a": "gone.safetensors"}), ModelError, "gone.safetensors is missing"),
     "shard above": (lambda d: _index(d, {"a": "../x.safetensors"}), FormatError, "not a plain file name"),
     "shard absolute": (lambda d: _index(d, {"a": "/etc/passwd"}), FormatError, "not a plain file name"),

@@ -21,7 +21,7 @@ from conftest import Run
 
 from dflash_gguf.bytesio.atomic import AtomicFile, check_room
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.errors import OutputError, UsageError
 from dflash_gguf.formats.gguf.scan import scan_header
 

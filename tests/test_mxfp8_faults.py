@@ -35,7 +35,13 @@ def start(draft: Path, out: Path, *more: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "force"), [(signal.SIGTERM, False), (signal.SIGINT, True), (signal.SIGKILL, False), (signal.SIGKILL, True)]
+    ("kind", "force"),
+    [
+        (signal.SIGTERM, False),
+        (signal.SIGKILL, True),
+        pytest.param(signal.SIGINT, True, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, False, marks=pytest.mark.slow),
+    ],
 )
 def test_killed_at_random_moments(kind: signal.Signals, force: bool, large: Path, draft: Path, tmp_path: Path) -> None:
     place = tmp_path / "place"

@@ -17,7 +17,7 @@ from builders import ROOT, safetensors_bytes
 
 from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.cli.output import MAX_LINE, complain
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.errors import UsageError
 
 Shell = Callable[..., subprocess.CompletedProcess[str]]

@@ -14,7 +14,7 @@ from builders import ROOT, random_tensors, v2_config, write_draft, write_target
 from conftest import Run
 
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.convert import Options, convert, quantize_file
+from dflash_gguf.conversion import Options, convert, quantize_file
 from dflash_gguf.errors import FormatError, ModelError, UsageError
 from dflash_gguf.formats.gguf.emit import OutTensor, encode_header
 from dflash_gguf.formats.gguf.scan import scan_header

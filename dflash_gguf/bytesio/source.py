@@ -49,6 +49,31 @@ class MemorySource:
         buffer[:] = self.read(offset, len(buffer))
 
 
+class PatchedSource:
+    """Another source with `data` in place of what stands at `offset`."""
+
+    def __init__(self, base: ByteSource, offset: int, data: bytes) -> None:
+        self._base, self._offset, self._data = base, offset, data
+        self.name, self.size = base.name, base.size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See ByteSource."""
+        buffer = bytearray(self._base.read(offset, length))
+        self._lay_over(offset, memoryview(buffer))
+        return bytes(buffer)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """See ByteSource."""
+        self._base.read_into(offset, buffer)
+        self._lay_over(offset, buffer)
+
+    def _lay_over(self, offset: int, buffer: memoryview) -> None:
+        first = max(offset, self._offset)
+        last = min(offset + len(buffer), self._offset + len(self._data))
+        if first < last:
+            buffer[first - offset : last - offset] = self._data[first - self._offset : last - self._offset]
+
+
 class LocalFile:
     """A local file read with pread: a file that shrinks meanwhile is an error, not a crash (as with mmap)."""
 

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "diff": "Compare two GGUF files.",
     "draft": "Draft one block with the numpy executor.",
     "generate": "Generate with a draft and its target, both in numpy.",
+    "demo": "The whole story on a tiny trained pair, in seconds.",
     "publish": "Upload drafts to the Hub, checked and verified.",
     "mxfp8": "Write a DFlash checkpoint as MXFP8 for vLLM, or verify one.",
 }

@@ -79,7 +79,7 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.folder = existing_folder(folder)
-        self._files: list[LocalFile] = []
+        self.files: list[LocalFile] = []  # closed with the checkpoint
         try:
             self.tensors = self._open()
         except BaseException:
@@ -88,9 +88,9 @@ class Checkpoint:
 
     def close(self) -> None:
         """Close all shards."""
-        for file in self._files:
+        for file in self.files:
             file.close()
-        self._files.clear()
+        self.files.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +116,7 @@ class Checkpoint:
 
     def _read(self, path: Path) -> dict[str, SourceTensor]:
         file = LocalFile(path)
-        self._files.append(file)
+        self.files.append(file)
         return read_header(file)
 
     def _open_shards(self, index: dict[str, Any], where: str) -> dict[str, SourceTensor]:

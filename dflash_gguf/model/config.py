@@ -1,7 +1,8 @@
-"""config.json → DraftSpec: two dialects, one meaning.
+"""config.json → DraftSpec: three dialects, one meaning.
 
 z-lab's dialect nests the draft's sizes in `dflash_config`; the speculators dialect is flat, nests the backbone in
-`transformer_layer_config` and stores layer ids that are already shifted by one. Nothing is guessed: what a
+`transformer_layer_config` and stores layer ids that are already shifted by one; transformers' own (Muse Glimmer's
+assistant) is flat and leaves the vocabulary to the target. Nothing is guessed: what a
 draft needs and its config does not say is an error, since a wrong value would only show as lost acceptance.
 """
 
@@ -15,7 +16,8 @@ from typing import Any
 from dflash_gguf.errors import ModelError
 from dflash_gguf.model.spec import DraftSpec, DynamicConv, RopeScaling
 
-ARCHITECTURES = {"DFlashDraftModel": 1, "DFlash2DraftModel": 2}
+ASSISTANT = "MuseGlimmerAssistantModel"
+ARCHITECTURES = {"DFlashDraftModel": 1, "DFlash2DraftModel": 2, ASSISTANT: 1}
 V2_SIZES = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 V1_BLOCK_SIZE = 16  # what z-lab's first drafts were trained with, before their configs said so
 MAX_BLOCKS = 512  # llama.cpp's LLAMA_MAX_LAYERS
@@ -45,9 +47,14 @@ def spec_from_config(
     a feature that the arch `dflash` cannot hold, a target that contradicts the draft.
     """
     version = _version(config, where)
-    view = _View.of(config, where)
+    assistant = ASSISTANT in config["architectures"]
+    view = _View.of(_from_assistant(config, target_config or {}) if assistant else config, where)
     view.refuse_unsupported()
     spec, warnings = _spec(view, version, target_layers)
+    if spec.causal is None and any(spec.sliding_window_pattern or ()) and not assistant:
+        warnings.append(
+            "is_causal is absent: llama.cpp will not mask inside the block, z-lab's model masks the sliding layers"
+        )
     target = text_config(target_config or {})
     _check_loader_rules(spec, where)
     if target:
@@ -181,11 +188,27 @@ def _from_speculators(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         if not isinstance(aux, list) or not all(type(item) is int for item in aux):
             raise ModelError(f"aux_hidden_state_layer_ids is {aux!r}, expected a list of ids", where=where)
         nested["target_layer_ids"] = [item - 1 for item in aux]
-    backbone = config["transformer_layer_config"]
-    draft_vocab = config.get("draft_vocab_size")
-    if draft_vocab is not None and draft_vocab != backbone.get("vocab_size"):
-        raise ModelError(f"draft_vocab_size {draft_vocab}: a reduced vocabulary is not supported yet", where=where)
+    nested["draft_vocab_size"] = config.get("draft_vocab_size")
     return nested
+
+
+def _from_assistant(config: Mapping[str, Any], target: Mapping[str, Any]) -> dict[str, Any]:
+    """The dialect of transformers under z-lab's names: layers slide by layer_types, the vocabulary is the target's."""
+    nested = {key: config[key] for key in ("block_size", "mask_token_id", "target_layer_ids") if key in config}
+    flat = {key: value for key, value in config.items() if key not in nested}
+    vocab = config.get("vocab_size", text_config(target).get("vocab_size"))
+    slides = bool(config.get("sliding_window") and config.get("layer_types"))
+    return {**flat, "dflash_config": nested, "vocab_size": vocab, "use_sliding_window": slides}
+
+
+def _draft_vocab(view: _View, vocab: int) -> int | None:
+    """Rows of a reduced vocabulary, None where the draft proposes every token."""
+    rows = view.either("draft_vocab_size")
+    if rows is None or rows == vocab:
+        return None
+    if view.natural("draft_vocab_size", rows) > vocab:
+        raise view.error(f"draft_vocab_size {rows} passes vocab_size {vocab}")
+    return int(rows)
 
 
 def _spec(view: _View, version: int, target_layers: tuple[int, ...] | None) -> tuple[DraftSpec, list[str]]:
@@ -204,11 +227,6 @@ def _spec(view: _View, version: int, target_layers: tuple[int, ...] | None) -> t
         raise view.error(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
     rope = _rope(view)
     window, pattern = _sliding(view, blocks)
-    causal = _causal(view)
-    if causal is None and pattern and any(pattern):
-        warnings.append(
-            "is_causal is absent: llama.cpp will not mask inside the block, z-lab's model masks the sliding layers"
-        )
     softcap = view.optional("final_logit_softcapping")
     spec = DraftSpec(
         block_count=blocks,
@@ -222,7 +240,7 @@ def _spec(view: _View, version: int, target_layers: tuple[int, ...] | None) -> t
         rope_freq_base=view.positive("rope_theta", rope.get("rope_theta", top.get("rope_theta"))),
         rope_dimension_count=_rotary_dims(view, rope, head_dim),
         rope_scaling=_rope_scaling(view, rope),
-        causal=causal,
+        causal=_causal(view),
         sliding_window=window,
         sliding_window_pattern=pattern,
         value_scale=view.optional("attention_value_scale"),
@@ -234,6 +252,7 @@ def _spec(view: _View, version: int, target_layers: tuple[int, ...] | None) -> t
         embedding_scale=view.optional("input_embedding_scale"),
         mask_token_id=view.natural("mask_token_id", view.either("mask_token_id"), least=0),
         vocab_size=vocab,
+        draft_vocab_size=_draft_vocab(view, vocab),
     )
     if spec.mask_token_id >= vocab:
         raise view.error(f"mask_token_id {spec.mask_token_id} is beyond the vocabulary of {vocab}")

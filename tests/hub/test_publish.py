@@ -10,7 +10,7 @@ import pytest
 import yaml
 from builders import v2_config, write_draft, write_target
 
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.model.card import MARK
 from hub.conftest import Here, Run
 from hub.small_hub import TOKEN, SmallHub, git_oid, sha256

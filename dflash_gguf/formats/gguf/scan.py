@@ -259,12 +259,14 @@ class _Scanner:
 
     def _string(self, key: str) -> str:
         length = self.take(_U64, f"the length of {key}")
-        raw = self.take_bytes(length, f"the string {key}")
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            self.warnings.append(Defect("GF007", "the string is not UTF-8", key))
-            return raw.decode("utf-8", "surrogateescape")
+        self.need(length, f"the string {key}")
+        start, self.position = self.position, self.position + length
+        with memoryview(self.data) as data, data[start : self.position] as raw:  # a string may be most of the file
+            try:
+                return str(raw, "utf-8")
+            except UnicodeDecodeError:
+                self.warnings.append(Defect("GF007", "the string is not UTF-8", key))
+                return str(raw, "utf-8", "surrogateescape")
 
     def _array(self, key: str) -> _RawArray:
         item_type = self._value_type(self.take(_U32, f"the item type of {key}"), key)
