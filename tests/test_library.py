@@ -12,7 +12,7 @@ import dflash_gguf
 
 
 def test_convert_inspect_quantize_check_diff(draft: Path, target: Path, tmp_path: Path) -> None:
-    done = dflash_gguf.conversion(draft, target, types=["bf16"], out=tmp_path / "dflash-Tiny-{type}.gguf")
+    done = dflash_gguf.convert(draft, target, types=["bf16"], out=tmp_path / "dflash-Tiny-{type}.gguf")
     file = done.plan.outputs[0].path
     assert dflash_gguf.inspect(file)["draft"]["max_draft"] == 7
     dflash_gguf.quantize(file, tmp_path / "dflash-Tiny-Q8_0.gguf", "q8_0")
@@ -22,10 +22,10 @@ def test_convert_inspect_quantize_check_diff(draft: Path, target: Path, tmp_path
 
 
 def test_layer_ids_are_the_configs(draft: Path, target: Path, tmp_path: Path) -> None:
-    done = dflash_gguf.conversion(draft, target, target_layers=[1, 2, 4], out=tmp_path / "x.gguf")
+    done = dflash_gguf.convert(draft, target, target_layers=[1, 2, 4], out=tmp_path / "x.gguf")
     assert dflash_gguf.inspect(done.plan.outputs[0].path)["draft"]["target_layers"] == [2, 3, 5]
     with pytest.raises(dflash_gguf.DflashError, match="no increasing list"):
-        dflash_gguf.conversion(draft, target, target_layers=[2, 1], out=tmp_path / "y.gguf")
+        dflash_gguf.convert(draft, target, target_layers=[2, 1], out=tmp_path / "y.gguf")
 
 
 def test_every_name_is_there_and_importing_costs_nothing() -> None:
