@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dflash_gguf.checks import check
     from dflash_gguf.checks.diff import diff
+    from dflash_gguf.comparison.api import compare
     from dflash_gguf.errors import DflashError
     from dflash_gguf.executor.api import draft, generate
     from dflash_gguf.library import convert, inspect, quantize
+    from dflash_gguf.measuring.api import bench
     from dflash_gguf.mxfp8 import verify_mxfp8, write_mxfp8
 
 __all__ = [
     "DflashError",
+    "bench",
     "check",
+    "compare",
     "convert",
     "diff",
     "draft",
@@ -31,7 +35,9 @@ __all__ = [
 
 _HOME = {
     "DflashError": "errors",
+    "bench": "measuring.api",
     "check": "checks",
+    "compare": "comparison.api",
     "convert": "library",
     "diff": "checks.diff",
     "draft": "executor.api",
