@@ -136,6 +136,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "original_max_position_embeddings is missing",
     ),
     "odd rotary dims": ({"partial_rotary_factor": 0.1}, "leaves 3 rotary dims"),
+    "odd head": ({"head_dim": 33}, "head_dim 33 is odd"),
+    "rope theta 0": ({"rope_parameters": {"rope_theta": 0}}, "rope_theta is 0, expected a number > 0"),
+    "eps negative": ({"rms_norm_eps": -1e-6}, "expected a number > 0"),
+    "architectures of lists": ({"architectures": [["DFlashDraftModel"]]}, "architectures is none"),
+    "layer_types of lists": ({"layer_types": [["full_attention"], {}]}, "layer_types holds ['full_attention']"),
+    "2^32 sliding layers": ({"num_hidden_layers": 0xFFFF_FFFF, "layer_types": None, "use_swa": True}, "at most 512"),
     "eps missing": ({"rms_norm_eps": None}, "rms_norm_eps is missing"),
     "hidden a bool": ({"hidden_size": True}, "hidden_size is True"),
     "vocab of 2^40": ({"vocab_size": 1 << 40}, "vocab_size is 1099511627776"),
@@ -161,6 +167,25 @@ def test_nested_and_top_level_in_conflict_are_refused(key: str, value: object) -
         spec_of(config)
     config[key] = config["dflash_config"][key]
     assert spec_of(config) == spec_of(v2_config())
+
+
+@pytest.mark.parametrize(
+    ("layers", "complaint"),
+    [((5_000_000_000,), "expected a list"), ((0, 1), "expected a list"), ((2, 2), "not increase"), ((7,), "pass num_")],
+)
+def test_given_target_layers_obey_the_same_rules(layers: tuple[int, ...], complaint: str) -> None:
+    config = v2_config(target_layer_ids=None)
+    with pytest.raises(ModelError, match=complaint):
+        spec_from_config(config, None, where="c", target_layers=layers)
+    assert spec_from_config(config, None, where="c", target_layers=(1, 2, 4)).spec == spec_of(v2_config())
+
+
+def test_an_endless_array_of_a_file_is_not_decoded() -> None:
+    metadata = dict(encode_spec(spec_of(v2_config())))
+    metadata["general.architecture"] = MetaValue(ValueType.STRING, "dflash")
+    metadata["dflash.target_layers"] = MetaValue(ValueType.ARRAY, Array(ValueType.INT32, 5000, b"\0" * 20_000))
+    with pytest.raises(ModelError, match="holds 5,000 items"):
+        spec_from_metadata(metadata)
 
 
 def test_v1_with_v2_sizes_is_refused() -> None:

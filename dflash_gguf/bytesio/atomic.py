@@ -62,18 +62,22 @@ def check_room(sizes: dict[Path, int]) -> None:
     """Raise OutputError unless every file system has room for the files that will be written to it."""
     needs: dict[int, tuple[Path, int]] = {}
     for path, size in sizes.items():
-        target = Path(os.path.realpath(path))  # a link may lead to another file system
-        device = os.stat(target.parent).st_dev
-        first, total = needs.get(device, (target, 0))
+        device = os.stat(_folder(path)).st_dev
+        first, total = needs.get(device, (path, 0))
         needs[device] = (first, total + size)
     for path, total in needs.values():
-        free = shutil.disk_usage(path.parent).free
+        free = shutil.disk_usage(_folder(path)).free
         if total > free:
             raise OutputError(
                 f"no room: {total:,} bytes are needed, {free:,} are free",
                 where=str(path),
                 hint="free some space",
             )
+
+
+def _folder(path: Path) -> str:
+    """Where a file will lie: a link may lead to another file system."""
+    return os.path.dirname(os.path.realpath(path))
 
 
 class AtomicFile:

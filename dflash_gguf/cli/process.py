@@ -20,6 +20,8 @@ COULD_NOT_FINISH = 3
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+_AGAIN = 0.02  # seconds
+
 
 class Interrupted(BaseException):
     """A signal that ends the run: unwinds everything, so that partial files go, and is nobody else's to catch."""
@@ -33,6 +35,7 @@ def main() -> NoReturn:
         code = _flush(_run())
     except Interrupted:
         code = _fail("interrupted: no partial output is left", INTERRUPTED)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     _handle_signals(signal.SIG_IGN)  # all is done: nothing is left that a signal could spare
     sys.exit(code)
 
@@ -108,11 +111,21 @@ def _handle_signals(handler: signal.Handlers | object) -> None:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Raise Interrupted, but not into the clean-up after one: an impatient second Ctrl-C would leave partial files."""
+def _interrupt(_signal: int, frame: FrameType | None) -> None:
+    """Raise Interrupted, but not into the clean-up after one: an impatient second Ctrl-C would leave partial files.
+
+    Nor into the compiler of the kernels: its library calls back from C, where an exception is lost. There the
+    signal waits.
+    """
     error = sys.exc_info()[1]
     while error is not None:
         if isinstance(error, Interrupted):
             return
         error = error.__context__
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("llvmlite."):
+            signal.signal(signal.SIGALRM, _interrupt)
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+            return
+        frame = frame.f_back
     raise Interrupted

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.errors import FormatError, ModelError, UsageError
+from dflash_gguf.errors import FormatError, InputError, ModelError, UsageError
 from dflash_gguf.formats.json_text import parse_object
 from dflash_gguf.formats.safetensors import SourceTensor, read_header
 
@@ -20,11 +22,17 @@ _SNAPSHOT = re.compile(r"models--(?P<org>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P<
 
 
 def existing_folder(folder: Path) -> Path:
-    """`folder`, or UsageError when it is none."""
-    if not folder.exists():
-        raise UsageError("no such folder", where=str(folder), hint="check the path")
-    if not folder.is_dir():
+    """`folder`; raises UsageError when it is none, InputError when its files cannot be reached."""
+    try:
+        mode = os.stat(folder).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError("no such folder", where=str(folder), hint="check the path") from None
+    except OSError as error:
+        raise InputError(f"cannot be opened: {error.strerror}", where=str(folder)) from error
+    if not stat.S_ISDIR(mode):
         raise UsageError("is not a folder", where=str(folder), hint="name the folder that holds config.json")
+    if not os.access(folder, os.X_OK):
+        raise InputError(f"cannot be opened: {os.strerror(errno.EACCES)}", where=str(folder))
     return folder
 
 
