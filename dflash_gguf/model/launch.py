@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_gguf.bytesio.hub import parse_reference
+from dflash_gguf.bytesio.hub import Reference, parse_reference
 from dflash_gguf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ _QUANT = re.compile(r":[\w.-]+$")
 #: (engine, version of the draft) → the oldest engine that can run it, as far as public sources tell
 OLDEST = {
     ("llama.cpp", 1): "llama.cpp with ggml-org/llama.cpp#22105 (release b9840 has it, by unslothai/unsloth#6747)",
-    ("llama.cpp", 2): "llama.cpp with ggml-org/llama.cpp#27342, merged as #27816 after 2026-08-27; older engines refuse"
+    (
+        "llama.cpp",
+        2,
+    ): "llama.cpp with ggml-org/llama.cpp#27342, merged as #27816 (opened 2026-08-27); older engines refuse"
     " the file for its number of tensors",
     ("vllm", 1): "vLLM with vllm-project/vllm#36847",
     ("vllm", 2): "vLLM with vllm-project/vllm#52816, merged 2026-08-21 (by vllm-project/recipes#837)",
@@ -85,9 +88,23 @@ def _llama_target(target: str) -> list[str]:
         raise UsageError("is a folder: llama.cpp takes the target as GGUF", where=f"--target {target}")
     quant = _QUANT.search(target)
     ref = parse_reference(target[: quant.start()] if quant and not Path(target).exists() else target)
-    if ref is None or ref.path:
-        return ["-m", target]
-    return ["-hf", ref.repo + (quant[0] if quant else "")]
+    return ["-m", target] if ref is None else ["-hf", _newest(ref, target) + (quant[0] if quant else "")]
+
+
+def _newest(ref: Reference, target: str) -> str:
+    """A repository's id; engines take its newest commit."""
+    if ref.revision:
+        raise UsageError("the engine takes no revision", where=f"--target {target}", hint="leave @… out")
+    return ref.repo
+
+
+def _downloaded(file: str) -> tuple[list[str], str]:
+    """The line that fetches a file of a repository, if it is one, and the path that it then has."""
+    ref = parse_reference(file)
+    if ref is None or not ref.path:
+        return [], file
+    revision = ["--revision", ref.revision] if ref.revision else []
+    return [shlex.join(["hf", "download", ref.repo, ref.path, *revision, "--local-dir", "."])], ref.path
 
 
 def _llama_cpp(draft: LaunchDraft, target: str, p_min: float | None) -> Launch:
@@ -107,13 +124,9 @@ def _llama_cpp(draft: LaunchDraft, target: str, p_min: float | None) -> Launch:
             "for a vision target the file would need dflash.rope.dimension_sections, which it has not: "
             "`dflash-gguf check --target` tells"
         )
-    lines = []
-    file = draft.file
-    if ref := parse_reference(file):
-        revision = ["--revision", ref.revision] if ref.revision else []
-        lines.append(shlex.join(["hf", "download", ref.repo, ref.path, *revision, "--local-dir", "."]))
-        file = ref.path
-    lines.append(llama_server(file, target, spec, p_min))
+    fetch_target, model = _downloaded(target)
+    fetch_draft, file = _downloaded(draft.file)
+    lines = [*fetch_target, *fetch_draft, llama_server(file, model, spec, p_min)]
     return Launch(tuple(lines), tuple(notes))
 
 
@@ -153,7 +166,7 @@ def _hf_target(draft: LaunchDraft, target: str) -> str:
     if target.endswith(".gguf"):
         return draft.target_repo or "TARGET_CHECKPOINT"
     ref = parse_reference(target)
-    return ref.repo if ref else target
+    return _newest(ref, target) if ref else target
 
 
 def _checkpoint_notes(draft: LaunchDraft) -> list[str]:

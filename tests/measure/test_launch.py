@@ -28,6 +28,7 @@ LINES: list[tuple[LaunchDraft, str, float | None, dict[str, Any]]] = [
     (V2, "org/Tiny-GGUF:Q4_K_M", None, {"hf_repo": "org/Tiny-GGUF:Q4_K_M", "n_max": 7}),
     (V2, "hf://org/Tiny-GGUF", None, {"hf_repo": "org/Tiny-GGUF"}),
     (replace(V2, file="my draft;x.gguf"), "t.gguf", None, {"draft": "my draft;x.gguf"}),
+    (V2, "hf://org/Tiny-GGUF/files/t.gguf", None, {"model": "files/t.gguf"}),
     (HUB, "t.gguf", None, {"draft": "files/dflash-Tiny-BF16.gguf"}),
 ]
 
@@ -122,6 +123,8 @@ def test_no_line_is_invented_for_ollama() -> None:
         ("t.gguf", "llama.cpp", 1.5, "--p-min"),
         ("t.gguf", "vllm", 0.5, "--p-min"),
         (".", "llama.cpp", None, "--target"),
+        ("org/T@main", "llama.cpp", None, "revision"),
+        ("org/T@main", "vllm", None, "revision"),
     ],
 )
 def test_what_is_refused(target: str, engine: str, p_min: float | None, where: str) -> None:
