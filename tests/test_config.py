@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "empty target layers": ({"target_layer_ids": []}, "target_layer_ids is []"),
     "float target layers": ({"target_layer_ids": [0, 1.0]}, "expected a list"),
     "repeated target layer": ({"target_layer_ids": [0, 1, 1]}, "does not increase"),
-    "target layer too high": ({"target_layer_ids": [0, 1, 6]}, "pass num_target_layers 6"),
+    "target layer too high": ({"target_layer_ids": [0, 1, 6]}, "exceed num_target_layers 6"),
     "block_size missing": ({"block_size": None}, "block_size is missing"),
     "block_size 1": ({"block_size": 1}, "block_size is 1"),
     "block_size a string": ({"block_size": "8"}, "block_size is '8'"),
@@ -195,7 +195,10 @@ def test_v1_with_v2_sizes_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
-    [({"vocab_size": 2050}, "vocab_size is 2048 in the draft but 2050"), ({"num_hidden_layers": 3}, "pass the target")],
+    [
+        ({"vocab_size": 2050}, "vocab_size is 2048 in the draft but 2050"),
+        ({"num_hidden_layers": 3}, "exceed the target"),
+    ],
 )
 def test_a_target_that_contradicts_is_refused(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ModelError, match=complaint):

@@ -22,8 +22,10 @@ def test_convert_inspect_quantize_check_diff(draft: Path, target: Path, tmp_path
 
 
 def test_layer_ids_are_the_configs(draft: Path, target: Path, tmp_path: Path) -> None:
-    done = dflash_gguf.convert(draft, target, target_layers=[1, 2, 4], out=tmp_path / "x.gguf")
-    assert dflash_gguf.inspect(done.plan.outputs[0].path)["draft"]["target_layers"] == [2, 3, 5]
+    done = dflash_gguf.convert(draft, target, target_layers=[0, 1, 3], out=tmp_path / "x.gguf")
+    assert dflash_gguf.inspect(done.plan.outputs[0].path)["draft"]["target_layers"] == [1, 2, 4]
+    with pytest.raises(dflash_gguf.DflashError, match="--target-layers contradicts"):
+        dflash_gguf.convert(draft, target, target_layers=[1, 2, 4], out=tmp_path / "y.gguf")
     with pytest.raises(dflash_gguf.DflashError, match="no increasing list"):
         dflash_gguf.convert(draft, target, target_layers=[2, 1], out=tmp_path / "y.gguf")
 

@@ -106,7 +106,10 @@ def selected_rules(select: Sequence[str], ignore: Sequence[str]) -> dict[str, Ru
     rules = all_rules()
     wanted, unwanted = (_prefixes(given, option, rules) for given, option in ((select, "select"), (ignore, "ignore")))
     chosen = {key: item for key, item in rules.items() if not wanted or key.startswith(wanted)}
-    return {key: item for key, item in chosen.items() if not unwanted or not key.startswith(unwanted)}
+    left = {key: item for key, item in chosen.items() if not unwanted or not key.startswith(unwanted)}
+    if not left:
+        raise UsageError("no rule is left to look", where="--select, --ignore")
+    return left
 
 
 def find_rule(identifier: str) -> Rule:

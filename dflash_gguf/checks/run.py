@@ -24,7 +24,7 @@ MAX_FINDINGS = 50
 
 
 def check(
-    files: Sequence[str | Path],
+    files: str | Path | Sequence[str | Path],
     *,
     target: str | Path | None = None,
     source: str | Path | None = None,
@@ -44,6 +44,7 @@ def check(
     unreadable has its error in its own report. Raises UsageError (unknown rule, nothing to check), and for target,
     source and baseline what opening them raises.
     """
+    files = [files] if isinstance(files, str | Path) else files
     rules = selected_rules(select, ignore)
     known = read_baseline(Path(baseline)) if baseline is not None else frozenset[str]()
     pair = original = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dflash_gguf.conversion.plan import Options, OutputPlan, Plan, make_plan
@@ -41,7 +41,7 @@ def convert(draft: Path, target: Path | Target, options: Options, listener: List
 def dry_run(draft: Path, target: Path | Target, options: Options) -> Plan:
     """The plan of a conversion, without writing anything."""
     with Checkpoint(draft) as checkpoint:
-        return _plan(checkpoint, target, options)
+        return _plan(checkpoint, target, replace(options, force=True))  # what exists is not touched
 
 
 def _plan(checkpoint: Checkpoint, target: Path | Target, options: Options) -> Plan:

@@ -45,7 +45,7 @@ def quantize_file(
         raise UsageError(f"unknown type {recipe!r}, expected one of {', '.join(RECIPES)}", where="--type")
     if os.path.realpath(out) == os.path.realpath(source):
         raise UsageError("is the input", where=str(out), hint="choose another output")
-    check_output(out, force=force)
+    check_output(out, force=force or dry_run)
     with LocalFile(source) as file:
         header = scan_header(file)
         header.require_sound(file.name)

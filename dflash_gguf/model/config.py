@@ -353,7 +353,10 @@ def _dynamic_conv(view: _View, version: int) -> DynamicConv | None:
 
 
 def _target_layers(view: _View, given: tuple[int, ...] | None) -> tuple[int, ...]:
-    ids = view.either("target_layer_ids") if given is None else [item - 1 for item in given]
+    told = view.either("target_layer_ids")
+    ids = told if given is None else [item - 1 for item in given]
+    if told is not None and told != ids:
+        raise view.error(f"target_layer_ids is {told}, which --target-layers contradicts", "leave the option out")
     if not isinstance(ids, list) or not ids or not all(type(item) is int and 0 <= item < 1 << 16 for item in ids):
         found = "missing" if ids is None else repr(ids)
         raise view.error(
@@ -364,7 +367,7 @@ def _target_layers(view: _View, given: tuple[int, ...] | None) -> tuple[int, ...
         raise view.error(f"target_layer_ids {ids} does not increase")
     count = view.top.get("num_target_layers")
     if isinstance(count, int) and ids[-1] >= count:
-        raise view.error(f"target_layer_ids {ids} pass num_target_layers {count}")
+        raise view.error(f"target_layer_ids {ids} exceed num_target_layers {count}")
     return tuple(item + 1 for item in ids)
 
 
@@ -394,7 +397,7 @@ def _with_target(spec: DraftSpec, target: Mapping[str, Any], where: str) -> Draf
     layers = target.get("num_hidden_layers")
     if isinstance(layers, int) and spec.target_layers[-1] > layers:
         raise ModelError(
-            f"target_layers {list(spec.target_layers)} pass the target's {layers} layers",
+            f"target_layers {list(spec.target_layers)} exceed the target's {layers} layers",
             where=where,
             hint="is --target the model this draft was trained for?",
         )

@@ -86,7 +86,7 @@ def taps(subject: Subject) -> Iterator[Problem]:
     if not layers or target.blocks is None:
         return
     if max(layers) > target.blocks:
-        yield Problem(f"{layers} pass the target's {target.blocks} blocks", _LAYERS)
+        yield Problem(f"{layers} exceed the target's {target.blocks} blocks", _LAYERS)
     elif max(layers) == target.blocks and not target.exposes_last:
         told = f"{max(layers)} is the output of the target's last block, which llama.cpp hands out for few targets"
         hint = "llama.cpp aborts for Qwen3 and the like: see whether yours drafts at all"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dflash_gguf.formats.gguf.layout import padded
 from dflash_gguf.formats.gguf.types import SCALAR_FORMAT, GGMLType, ValueType, tensor_bytes
@@ -40,7 +40,7 @@ class OutTensor:
 class EncodedHeader:
     """A header's bytes (padded to the data), and where every tensor and the file end: absolute offsets."""
 
-    data: bytes
+    data: bytes = field(repr=False)
     offsets: tuple[int, ...]
     file_size: int
 
