@@ -140,10 +140,10 @@ import dflash_gguf.cli.main as main
 def work(**_):
     with AtomicFile(Path(sys.argv[1]), 4, force=False):
         try:
-            os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+            signal.raise_signal(getattr(signal, sys.argv[2]))
         finally:
-            os.kill(os.getpid(), signal.SIGINT)  # impatient
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)  # impatient
+            signal.raise_signal(signal.SIGTERM)
             print("cleaned up")
 
 main.app = work
