@@ -171,7 +171,12 @@ def test_nested_and_top_level_in_conflict_are_refused(key: str, value: object) -
 
 @pytest.mark.parametrize(
     ("layers", "complaint"),
-    [((5_000_000_000,), "expected a list"), ((0, 1), "expected a list"), ((2, 2), "not increase"), ((7,), "exceed num_")],
+    [
+        ((5_000_000_000,), "expected a list"),
+        ((0, 1), "expected a list"),
+        ((2, 2), "not increase"),
+        ((7,), "exceed num_"),
+    ],
 )
 def test_given_target_layers_obey_the_same_rules(layers: tuple[int, ...], complaint: str) -> None:
     config = v2_config(target_layer_ids=None)
