@@ -19,7 +19,7 @@ from pathlib import Path
 import inputs
 from timing import verdict
 
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 
 HERE = Path(__file__).parent
 BOUND = 1.0
@@ -65,7 +65,7 @@ def main() -> None:
         convert(full, target, Options(types=("bf16",), out=str(file)))
     ours = HERE / "executor_block.py"
     workers = {
-        "torch, float32": Worker(options.torch_python, "-W", "ignore", HERE / "executor_torch.py", full),
+        "torch, float32": Worker(options.torch_python, "-P", "-W", "ignore", HERE / "executor_torch.py", full),
         "executor, --memory 9G": Worker(sys.executable, ours, file, str(9 << 30)),
         "executor, --memory 1G": Worker(sys.executable, ours, file, str(1 << 30)),
     }

@@ -20,16 +20,17 @@ WEIGHTS = 1_171_080_448
 CORES = 2
 
 
-def scalar_seconds(source: Path, folder: Path) -> float:
-    """Seconds that the yardstick's arithmetic takes for all weights on `CORES` cores, each running it at once."""
+def build(source: Path, folder: Path) -> Path:
+    """Compile the yardstick."""
     program = folder / "yardstick"
     subprocess.run(["cc", "-O2", "-ffp-contract=off", "-o", program, source, "-lm"], check=True)
-    rates = []
-    for _ in range(3):
-        running = [subprocess.Popen([program], stdout=subprocess.PIPE, text=True) for _ in range(CORES)]
-        rates.append(sum(float(process.communicate()[0]) for process in running))
-    print(f"scalar C: {statistics.median(rates):.1f} M weights/s on {CORES} cores")
-    return WEIGHTS / 1e6 / statistics.median(rates)
+    return program
+
+
+def scalar_seconds(program: Path) -> float:
+    """Seconds that the yardstick's arithmetic takes for all weights on `CORES` cores, each running it at once."""
+    running = [subprocess.Popen([program], stdout=subprocess.PIPE, text=True) for _ in range(CORES)]
+    return WEIGHTS / 1e6 / sum(float(process.communicate()[0]) for process in running)
 
 
 def main() -> None:
@@ -44,7 +45,7 @@ def main() -> None:
         out = folder / f"{draft.name}-{{type}}.gguf"
         return [*OURS, "convert", draft, "--target", target, *kinds, "--force", "--out", out]
 
-    before = scalar_seconds(source, folder)
+    program, scalars = build(source, folder), list[float]()
     timings = alternate(
         {
             "convert q4_k_m, few weights": convert(small, "q4_k_m"),
@@ -53,8 +54,10 @@ def main() -> None:
             "convert bf16 q8_0 q4_k_m, full size": convert(full, "bf16", "q8_0", "q4_k_m"),
         },
         runs,
+        between=lambda: scalars.append(scalar_seconds(program)),
     )
-    scalar = (before + scalar_seconds(source, folder)) / 2
+    scalar = statistics.median(scalars)
+    print(f"scalar C on {CORES} cores: {scalar:.1f} s for {WEIGHTS / 1e6:,.0f} M weights")
     print_table(timings)
     alone, copy = timings["convert q4_k_m, full size"], timings["convert bf16, full size"]
     added = alone.wall - timings["convert q4_k_m, few weights"].wall

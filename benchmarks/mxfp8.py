@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import inputs
-from timing import alternate, print_table, run_once, verdict
+from timing import alternate, print_table, run_once, verdict, warm
 
 OURS = [sys.executable, "-m", "dflash_gguf"]
 
@@ -33,8 +33,7 @@ def main() -> None:
     for draft in (small, full):
         run_once(write(draft))
         run_once(read(draft))
-    for path in (full / "model.safetensors", folder / "full-mxfp8/model.safetensors", target / "tokenizer.json"):
-        path.read_bytes()  # warm cache
+    warm(full / "model.safetensors", folder / "full-mxfp8/model.safetensors", target / "tokenizer.json")
     verify = [*OURS, "mxfp8", "--verify", folder / "full-mxfp8", "--source", full]
     timings = alternate(
         {

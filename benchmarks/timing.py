@@ -53,14 +53,20 @@ def run_once(command: Sequence[str | Path], before: Callable[[], None] = lambda:
     return Sample(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
-def alternate(commands: Mapping[str, Sequence[str | Path]], runs: int, warmups: int = 1) -> dict[str, Timing]:
-    """Run all commands in turn, `runs` times over (after `warmups` rounds that do not count)."""
+def alternate(
+    commands: Mapping[str, Sequence[str | Path]],
+    runs: int,
+    warmups: int = 1,
+    between: Callable[[], None] = lambda: None,
+) -> dict[str, Timing]:
+    """Run all commands in turn, `runs` times over (after `warmups` rounds that do not count), `between` each round."""
     samples: dict[str, list[Sample]] = {name: [] for name in commands}
     for number in range(warmups + runs):
         for name, command in commands.items():
             sample = run_once(command)
             if number >= warmups:
                 samples[name].append(sample)
+        between()
         print(f"round {number + 1} of {warmups + runs}", file=sys.stderr)
     return {
         name: Timing(

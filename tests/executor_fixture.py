@@ -15,7 +15,7 @@ from builders import ROOT
 from executor_builders import MEMORY, ArraySource
 
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.executor.draft import DraftModel
 from dflash_gguf.executor.loading import numpy_target, open_draft, open_target
 from dflash_gguf.executor.ops import F32

@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "empty target layers": ({"target_layer_ids": []}, "target_layer_ids is []"),
     "float target layers": ({"target_layer_ids": [0, 1.0]}, "expected a list"),
     "repeated target layer": ({"target_layer_ids": [0, 1, 1]}, "does not increase"),
-    "target layer too high": ({"target_layer_ids": [0, 1, 6]}, "pass num_target_layers 6"),
+    "target layer too high": ({"target_layer_ids": [0, 1, 6]}, "exceed num_target_layers 6"),
     "block_size missing": ({"block_size": None}, "block_size is missing"),
     "block_size 1": ({"block_size": 1}, "block_size is 1"),
     "block_size a string": ({"block_size": "8"}, "block_size is '8'"),
@@ -136,6 +136,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "original_max_position_embeddings is missing",
     ),
     "odd rotary dims": ({"partial_rotary_factor": 0.1}, "leaves 3 rotary dims"),
+    "odd head": ({"head_dim": 33}, "head_dim 33 is odd"),
+    "rope theta 0": ({"rope_parameters": {"rope_theta": 0}}, "rope_theta is 0, expected a number > 0"),
+    "eps negative": ({"rms_norm_eps": -1e-6}, "expected a number > 0"),
+    "architectures of lists": ({"architectures": [["DFlashDraftModel"]]}, "architectures is none"),
+    "layer_types of lists": ({"layer_types": [["full_attention"], {}]}, "layer_types holds ['full_attention']"),
+    "2^32 sliding layers": ({"num_hidden_layers": 0xFFFF_FFFF, "layer_types": None, "use_swa": True}, "at most 512"),
     "eps missing": ({"rms_norm_eps": None}, "rms_norm_eps is missing"),
     "hidden a bool": ({"hidden_size": True}, "hidden_size is True"),
     "vocab of 2^40": ({"vocab_size": 1 << 40}, "vocab_size is 1099511627776"),
@@ -163,6 +169,30 @@ def test_nested_and_top_level_in_conflict_are_refused(key: str, value: object) -
     assert spec_of(config) == spec_of(v2_config())
 
 
+@pytest.mark.parametrize(
+    ("layers", "complaint"),
+    [
+        ((5_000_000_000,), "expected a list"),
+        ((0, 1), "expected a list"),
+        ((2, 2), "not increase"),
+        ((7,), "exceed num_"),
+    ],
+)
+def test_given_target_layers_obey_the_same_rules(layers: tuple[int, ...], complaint: str) -> None:
+    config = v2_config(target_layer_ids=None)
+    with pytest.raises(ModelError, match=complaint):
+        spec_from_config(config, None, where="c", target_layers=layers)
+    assert spec_from_config(config, None, where="c", target_layers=(1, 2, 4)).spec == spec_of(v2_config())
+
+
+def test_an_endless_array_of_a_file_is_not_decoded() -> None:
+    metadata = dict(encode_spec(spec_of(v2_config())))
+    metadata["general.architecture"] = MetaValue(ValueType.STRING, "dflash")
+    metadata["dflash.target_layers"] = MetaValue(ValueType.ARRAY, Array(ValueType.INT32, 5000, b"\0" * 20_000))
+    with pytest.raises(ModelError, match="holds 5,000 items"):
+        spec_from_metadata(metadata)
+
+
 def test_v1_with_v2_sizes_is_refused() -> None:
     with pytest.raises(ModelError, match=r"\(v1\) but conv_kernel_size is set"):
         spec_of(v2_config(architectures=["DFlashDraftModel"]))
@@ -170,7 +200,10 @@ def test_v1_with_v2_sizes_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
-    [({"vocab_size": 2050}, "vocab_size is 2048 in the draft but 2050"), ({"num_hidden_layers": 3}, "pass the target")],
+    [
+        ({"vocab_size": 2050}, "vocab_size is 2048 in the draft but 2050"),
+        ({"num_hidden_layers": 3}, "exceed the target"),
+    ],
 )
 def test_a_target_that_contradicts_is_refused(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ModelError, match=complaint):
@@ -184,8 +217,8 @@ def test_a_tap_on_the_last_block_and_another_hidden_size_warn() -> None:
 
 
 def test_speculators_refusals() -> None:
-    with pytest.raises(ModelError, match="draft_vocab_size 7"):
-        spec_of(speculators(draft_vocab_size=7))
+    with pytest.raises(ModelError, match="draft_vocab_size 2049 passes vocab_size 2048"):
+        spec_of(speculators(draft_vocab_size=2049))
     with pytest.raises(ModelError, match="expected a list of the target's layer ids"):
         spec_of(speculators(aux_hidden_state_layer_ids=[0, 4]))  # 0 would be the embedding's output
 

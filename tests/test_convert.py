@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,9 +25,9 @@ from builders import (
 from conftest import Run
 
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.errors import DflashError, FormatError, ModelError, UsageError
-from dflash_gguf.formats.gguf.scan import Header, scan_header
+from dflash_gguf.formats.gguf.scan import MAX_HEADER, Header, scan_header
 from dflash_gguf.formats.gguf.values import Array
 
 
@@ -230,6 +231,48 @@ def test_provenance(target: Path, tmp_path: Path) -> None:
     assert found["general.base_model.count"] == 1
 
 
+@pytest.mark.parametrize(
+    ("front", "license_name"),
+    [
+        ("license: 2024-99-99", "2024-99-99"),
+        ("license: mit\nbase_model: !!int x\nlicense_link: !!timestamp x", "mit"),
+        ('license: "a\\ud800b"', "a?b"),
+        ("license: null", None),
+        ("license: ~", None),
+        ("license: [mit, {", None),
+        ("license: &a [*a]", None),
+    ],
+)
+def test_any_card_is_read(front: str, license_name: str | None, draft: Path, target: Path, tmp_path: Path) -> None:
+    (draft / "README.md").write_text(f"---\n{front}\n---\n")
+    assert values(header_of(one(draft, target, tmp_path))).get("general.license") == license_name
+
+
+def test_names_that_are_no_utf_8_become_some(target: Path, tmp_path: Path) -> None:
+    draft = write_draft(tmp_path / "d\udcff\n", v1_config())
+    header = header_of(one(draft, target, tmp_path))
+    assert values(header)["general.name"] == "d?\n"
+    assert header.defects == ()
+
+
+def test_a_link_to_itself_among_the_inputs_does_no_harm(draft: Path, target: Path, tmp_path: Path) -> None:
+    (draft / "loop").symlink_to("loop")
+    assert one(draft, target, tmp_path).is_file()
+
+
+def test_two_outputs_that_are_one_file_are_refused(draft: Path, target: Path, tmp_path: Path) -> None:
+    (tmp_path / "x-BF16.gguf").symlink_to("x-F32.gguf")
+    with pytest.raises(UsageError, match="is the same file as"):
+        convert(draft, target, Options(types=("bf16", "f32"), out=str(tmp_path / "x-{type}.gguf"), force=True))
+
+
+def test_a_header_that_nobody_would_read_is_not_written(draft: Path, target: Path, tmp_path: Path) -> None:
+    (target / "tokenizer_config.json").write_text('{"bos_token": null}')
+    (target / "chat_template.jinja").write_text("x" * MAX_HEADER)
+    with pytest.raises(ModelError, match=r"a header of .* bytes, at most"):
+        one(draft, target, tmp_path)
+
+
 Breaker = Any
 
 
@@ -294,6 +337,16 @@ def _index(draft: Path, weight_map: object) -> None:
     (draft / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
 
 
+def _as_fifo(draft: Path) -> None:
+    (draft / "model.safetensors").unlink()
+    os.mkfifo(draft / "model.safetensors")
+
+
+def _as_folder(draft: Path) -> None:
+    (draft / "model.safetensors").unlink()
+    (draft / "model.safetensors").mkdir()
+
+
 FOLDER_FAULTS: dict[str, tuple[Any, type[DflashError], str]] = {
     "no config": (lambda d: (d / "config.json").unlink(), ModelError, "has no config.json"),
     "config not JSON": (lambda d: (d / "config.json").write_text("{"), FormatError, "is not JSON"),
@@ -309,11 +362,14 @@ FOLDER_FAULTS: dict[str, tuple[Any, type[DflashError], str]] = {
         ModelError,
         "but no model.safetensors.index.json",
     ),
-    "pickle": (lambda d: (d / "mask_embedding.pt").write_bytes(b"x"), ModelError, "never unpickled"),
+    "pickle": (lambda d: (d / "mask_embedding.pt").write_bytes(b"x"), FormatError, "no file of torch.save"),
     "missing shard": (lambda d: _index(d, {"a": "gone.safetensors"}), ModelError, "gone.safetensors is missing"),
     "shard above": (lambda d: _index(d, {"a": "../x.safetensors"}), FormatError, "not a plain file name"),
     "shard absolute": (lambda d: _index(d, {"a": "/etc/passwd"}), FormatError, "not a plain file name"),
     "index and shard differ": (lambda d: _index(d, {"a": "model.safetensors"}), FormatError, "does not hold what"),
+    "shard of 300 letters": (lambda d: _index(d, {"a": "x" * 300}), ModelError, "is missing"),
+    "weights a FIFO": (_as_fifo, UsageError, "not a regular file"),
+    "weights a folder": (_as_folder, UsageError, "not a regular file"),
     "index no map": (lambda d: _index(d, [1]), FormatError, "weight_map does not map"),
 }
 

@@ -8,7 +8,7 @@ import pytest
 from builders import target_config, v1_config, v2_config, write_draft, write_target
 from engine import ask_engine, write_target_gguf
 
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 
 pytestmark = pytest.mark.engine
 pytest.importorskip("xllamacpp")

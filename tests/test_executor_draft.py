@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from executor_builders import MEMORY, TINY, ArraySource, features, model, random_weights, tiny, vocabulary
 
-from dflash_gguf.errors import ModelError, UsageError
+from dflash_gguf.errors import ModelError, OutputError, UsageError
 from dflash_gguf.executor import trace as trace_module
 from dflash_gguf.executor.draft import DraftModel
 from dflash_gguf.executor.ops import F32
@@ -185,6 +185,11 @@ def test_a_trace_names_everything(tmp_path: Path) -> None:
     assert shapes["block.1.q"] == (5, 4, 8)
     assert shapes["context.1.k"] == (9, 2, 8)
     assert shapes["selector.scores"] == (4, 4, 4)
+
+
+def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be written"):
+        Probe(keep=True).save(tmp_path / "no folder" / "t.npz")
 
 
 def test_a_numbered_trace_keeps_blocks_apart() -> None:

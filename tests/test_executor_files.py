@@ -15,7 +15,7 @@ from conftest import Run
 from numpy.typing import NDArray
 
 from dflash_gguf.cli.draft import parse_memory
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.errors import DflashError, FormatError, ModelError, UsageError
 from dflash_gguf.executor import Limits, Sampling, draft, generate
 from dflash_gguf.formats.gguf.emit import OutTensor, encode_header

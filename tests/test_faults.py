@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from conftest import Run
 
 from dflash_gguf.bytesio.atomic import AtomicFile, check_room
 from dflash_gguf.bytesio.source import LocalFile
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.errors import OutputError, UsageError
 from dflash_gguf.formats.gguf.scan import scan_header
 
@@ -117,10 +120,11 @@ def test_read_only_folder(draft: Path, target: Path, run: Run, tmp_path: Path) -
 
 
 def obey_permissions() -> None:
-    """Take from root the right to write where its permissions do not allow it (no effect on others)."""
+    """Take from root the right to read and write where permissions do not allow it (no effect on others)."""
     if os.geteuid() == 0:
-        drop_from_bounding_set, cap_dac_override = 24, 1
-        ctypes.CDLL(None).prctl(drop_from_bounding_set, cap_dac_override, 0, 0, 0)
+        drop_from_bounding_set, cap_dac_override, cap_dac_read_search = 24, 1, 2
+        for capability in (cap_dac_override, cap_dac_read_search):
+            ctypes.CDLL(None).prctl(drop_from_bounding_set, capability, 0, 0, 0)
 
 
 def test_a_failing_source_leaves_nothing(target: Path, run: Run, tmp_path: Path) -> None:
@@ -188,3 +192,90 @@ with AtomicFile(Path(sys.argv[1]), 4, force=False) as file:
     file.write(0, b"2nd!")
     file.commit()
 """
+
+
+def test_two_processes_of_one_number_do_not_share_a_partial_file(tmp_path: Path) -> None:
+    # containers that share a folder: both write as process 7
+    with AtomicFile(tmp_path / "x", 4, force=True) as first:
+        first.write(0, b"1st!")
+        with AtomicFile(tmp_path / "x", 4, force=True) as second:
+            second.write(0, b"2nd!")
+            second.commit()
+        assert (tmp_path / "x").read_text() == "2nd!"
+        first.commit()
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x", "1st!")]
+
+
+def test_a_folder_that_may_not_be_read_can_be_written_to(draft: Path, target: Path, run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "drop"
+    folder.mkdir()
+    folder.chmod(0o300)
+    done = run("convert", draft, "--target", target, "--out", folder / "x.gguf", preexec_fn=obey_permissions)
+    folder.chmod(0o700)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in folder.iterdir()] == ["x.gguf"]
+
+
+def test_a_folder_that_may_not_be_entered_is_one_line(draft: Path, target: Path, run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    folder.chmod(0)
+    for arguments in (
+        ("convert", draft, "--target", target, "--out", folder / "x.gguf"),
+        ("convert", draft, "--target", folder),
+        ("convert", folder, "--target", target),
+        ("inspect", folder / "x.gguf"),
+    ):
+        done = run(*arguments, preexec_fn=obey_permissions)
+        assert done.returncode == 3, done.stderr
+        assert "Permission denied" in done.stderr
+        assert done.stderr.count("\n") == 1
+    folder.chmod(0o700)
+
+
+@pytest.mark.parametrize("fault", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
+def test_file_systems_without_locks_and_reserving(fault: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(*_: object) -> None:
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr("fcntl.flock", cannot)
+    monkeypatch.setattr("os.posix_fallocate", cannot)
+    (tmp_path / ".x.1.partial").write_text("perhaps somebody's")
+    with AtomicFile(tmp_path / "x", 3, force=False) as file:
+        file.write(0, b"new")
+        file.commit()
+    assert {path.name for path in tmp_path.iterdir()} == {"x", ".x.1.partial"}
+    assert (tmp_path / "x").read_text() == "new"
+
+
+def test_room_is_looked_for_where_a_link_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def usage(folder: str) -> shutil._ntuple_diskusage:
+        asked.append(folder)
+        return shutil._ntuple_diskusage(1, 1, 0)
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "x").symlink_to("there/x")
+    with pytest.raises(OutputError, match="no room"):
+        check_room({tmp_path / "x": 1})
+    assert asked == [str(tmp_path / "there")]
+
+
+def test_all_outputs_are_on_the_disk_before_the_first_gets_its_name(
+    draft: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+
+    def fail_on_the_second(fd: int) -> None:
+        synced.append(fd)
+        if len(synced) == 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("os.fsync", fail_on_the_second)
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(OutputError, match="Input/output error"):
+        convert(draft, target, Options(types=("bf16", "f32"), out=f"{out}/"))
+    assert list(out.iterdir()) == []

@@ -102,6 +102,36 @@ def test_a_truncated_cache_is_no_error(suffix: str, keep: int, package: Path, tm
     assert finish(start(package, KIND, NUMBA_CACHE_DIR=cache)) == (True, first)
 
 
+#: Pickles of what numba's index begins with, damaged: each raises something else when it is loaded.
+DAMAGED = {
+    "text": b"\x80\x05\x8c\x04\xff\xfe\xfd\xfc.",
+    "module": b"\x80\x05cno_such_module\nx\n.",
+    "attribute": b"\x80\x05cos\nno_such_name\n.",
+    "extension": b"\x80\x05\x82\x8c.",
+    "stack": b"\x80\x05R.",
+    "memo": b"\x80\x05h\x07.",
+    "call": b"\x80\x05K\x01)R.",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_cache_is_replaced(name: str, package: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    _, first = finish(start(package, KIND, NUMBA_CACHE_DIR=cache))
+    for file in cache.rglob("*.nbi"):
+        file.write_bytes(DAMAGED[name])
+    assert finish(start(package, KIND, NUMBA_CACHE_DIR=cache)) == (True, first)
+    assert finish(start(package, KIND, NUMBA_CACHE_DIR=cache)) == (False, first)
+
+
+def test_kernels_that_would_not_be_compiled_are_refused(package: Path) -> None:
+    process = start(package, KIND, NUMBA_DISABLE_JIT=1)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "UsageError: NUMBA_DISABLE_JIT is set" in errors
+
+
 @pytest.mark.slow
 def test_same_bytes_on_a_generic_processor(package: Path, tmp_path: Path) -> None:
     kinds = ("F16", "BF16", "Q8_0", "Q5_0", "Q5_1", "Q4_0", "Q4_K", "Q5_K", "Q6_K")

@@ -14,7 +14,7 @@ from conftest import Run
 from mxfp8_drafts import FLAT, MINIMAX, NESTED, Tensors, exact_values, linears, mxfp8_tensors, write_mxfp8_draft
 
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.gguf.scan import scan_header
 from dflash_gguf.model.config import spec_from_config

@@ -269,3 +269,19 @@ def test_scale_ranges_are_those_of_the_bytes(made: tuple[Path, Path]) -> None:
     ranges = {(weight["scale_min"], weight["scale_max"]) for weight in document["weights"].values()}
     assert all(0 < low <= high < 127 for low, high in ranges)
     assert np.unique([list(pair) for pair in ranges]).size > 1
+
+
+def test_check_comes_here(copy: Path, made: tuple[Path, Path], run: Run) -> None:
+    done = run("check", copy, "--source", made[0], "--json")
+    assert done.returncode == 0, done.stderr
+    (file,) = json.loads(done.stdout)["files"]
+    assert (file["verdict"], file["findings"]) == ("pass", [])
+    assert file["passed"] == [f"mxfp8-{step}" for step in ALL]
+    (copy / "README.md").write_text("# ho")
+    failed = run("check", copy, "--json")
+    assert failed.returncode == 1
+    (finding,) = json.loads(failed.stdout)["files"][0]["findings"]
+    assert (finding["rule"], finding["severity"]) == ("mxfp8-checksums", "error")
+    assert "FAIL" in run("check", copy).stdout
+    assert run("check", copy, "x.gguf").returncode == 2
+    assert run("check", copy, "--format", "sarif").returncode == 2

@@ -16,7 +16,7 @@ from builders import bf16, random_tensors, safetensors_bytes, v1_config, v2_conf
 from conftest import Run
 from mxfp8_drafts import FLAT, NESTED, exact_values, linears, write_mxfp8_draft
 
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.blocks import mxfp8
 from dflash_gguf.model.checkpoint import Checkpoint

@@ -13,8 +13,12 @@ import pytest
 from builders import ROOT, random_tensors, v2_config, write_draft, write_target
 from conftest import Run
 
-from dflash_gguf.convert import Options, convert, quantize_file
+from dflash_gguf.bytesio.source import LocalFile
+from dflash_gguf.conversion import Options, convert, quantize_file
 from dflash_gguf.errors import FormatError, ModelError, UsageError
+from dflash_gguf.formats.gguf.emit import OutTensor, encode_header
+from dflash_gguf.formats.gguf.scan import scan_header
+from dflash_gguf.formats.gguf.types import GGMLType
 
 KINDS = ("q8_0", "q4_k_m", "q4_k_s", "q5_k_m", "q6_k", "q4_0", "q5_0", "f16")
 
@@ -82,6 +86,26 @@ def test_what_cannot_be_quantized_is_refused(pair: tuple[Path, Path], tmp_path: 
     with pytest.raises(FormatError, match="bytes are missing"):
         quantize_file(tmp_path / "cut.gguf", tmp_path / "x.gguf", "q4_k_m")
     assert not (tmp_path / "x.gguf").exists()
+
+
+def test_tensors_that_no_draft_has_are_refused_or_kept(draft: Path, target: Path, tmp_path: Path) -> None:
+    convert(draft, target, Options(out=str(tmp_path / "a.gguf")))
+    with LocalFile(tmp_path / "a.gguf") as source:
+        metadata = list(scan_header(source).metadata.items())
+
+    def quantized(*tensors: OutTensor) -> None:
+        header = encode_header(metadata, tensors)
+        (tmp_path / "b.gguf").write_bytes(header.data + bytes(header.file_size - len(header.data)))
+        quantize_file(tmp_path / "b.gguf", tmp_path / "c.gguf", "q8_0", force=True)
+
+    with pytest.raises(ModelError, match="holds no tensors"):
+        quantized()
+    with pytest.raises(ModelError, match="scalar: has no dims"):
+        quantized(OutTensor("scalar", GGMLType.F32, ()))
+    odd = "not \udcff UTF-8.weight"
+    quantized(OutTensor(odd, GGMLType.F32, (32, 2, 3, 4)))
+    with LocalFile(tmp_path / "c.gguf") as source:
+        assert scan_header(source).tensors[odd].type is GGMLType.Q8_0
 
 
 def test_command_line(draft: Path, target: Path, run: Run, tmp_path: Path) -> None:

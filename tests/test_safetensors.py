@@ -20,7 +20,7 @@ def raw(header: str, data: bytes = b"") -> bytes:
     return struct.pack("<Q", len(header.encode())) + header.encode() + data
 
 
-def entry(dtype: str = "BF16", shape: object = (2,), offsets: object = (0, 4)) -> dict[str, object]:
+def entry(dtype: object = "BF16", shape: object = (2,), offsets: object = (0, 4)) -> dict[str, object]:
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
@@ -45,6 +45,9 @@ ATTACKS = {
     "a key twice": (raw('{"a":1,"a":2}'), "'a' stands twice"),
     "entry no object": (raw('{"a":1}'), "no object"),
     "unknown dtype": (raw(json.dumps({"a": entry("F7")}), b"\0" * 4), "unknown dtype 'F7'"),
+    "dtype a list": (raw(json.dumps({"a": entry(["BF16"])}), b"\0" * 4), "unknown dtype ['BF16']"),
+    "dtype an object": (raw(json.dumps({"a": entry({})}), b"\0" * 4), "unknown dtype {}"),
+    "a million dims": (raw(json.dumps({"a": entry(shape=[1 << 60] * 1_000_000)}), b"\0" * 4), "1,000,000 dims"),
     "negative dim": (raw(json.dumps({"a": entry(shape=[-2])}), b"\0" * 4), "naturals"),
     "float dim": (raw(json.dumps({"a": entry(shape=[2.0])}), b"\0" * 4), "naturals"),
     "bool dim": (raw(json.dumps({"a": entry(shape=[True])}), b"\0" * 4), "naturals"),

@@ -193,7 +193,7 @@ def test_trailing_bytes_and_odd_values_are_warnings() -> None:
     assert [d.rule for d in scan(nan).defects] == ["GF007"]
 
 
-def test_a_header_of_more_than_64_mib_is_refused_before_it_is_read() -> None:
+def test_a_header_of_more_than_48_mib_is_refused_before_it_is_read() -> None:
     class Endless:
         name, size, served = "endless.gguf", 1 << 40, 0
 
@@ -206,7 +206,22 @@ def test_a_header_of_more_than_64_mib_is_refused_before_it_is_read() -> None:
             buffer[:] = self.read(offset, len(buffer))
 
     source = Endless()
-    with pytest.raises(FormatError, match="larger than 64 MiB") as caught:
+    with pytest.raises(FormatError, match="larger than 48 MiB") as caught:
         scan_header(source)
     assert caught.value.rule == "GF003"
     assert source.served < 100 << 20
+
+
+def test_padding_of_an_endless_alignment_is_not_read() -> None:
+    class Sparse(MemorySource):
+        size, served = 1 << 40, 0
+
+        def read(self, offset: int, length: int) -> bytes:
+            self.served += length
+            return self._data[offset : offset + length].ljust(length, b"\0")
+
+    source = Sparse(tensor_file(alignment=1 << 31, data=0))
+    source.size = 1 << 40
+    header = scan_header(source)
+    assert header.data_offset == 1 << 31
+    assert source.served < 4 << 20

@@ -63,7 +63,6 @@ def extra(name: str, text: str) -> Edit:
 FAULTS: list[tuple[Edit, type[DflashError], str]] = [
     (model(type="Unigram"), ModelError, "'Unigram' model is not supported"),
     (model(type="WordPiece"), ModelError, "'WordPiece' model is not supported"),
-    (model(byte_fallback=True), ModelError, "SentencePiece-like BPE"),
     (top(model=None), FormatError, "model: found null, expected a JSON object"),
     (top(model=[]), FormatError, "model: found an array, expected a JSON object"),
     (model(vocab=[]), FormatError, "model.vocab: found an array"),
@@ -157,10 +156,6 @@ def test_text_that_is_not_utf8(tmp_path: Path, text: bytes) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("tokenizer.model", "SentencePiece"),
-        ("tiktoken.model", "tiktoken"),
-        ("qwen.tiktoken", "tiktoken"),
-        ("tekken.json", "tekken"),
         ("vocab.json", "slow BPE"),
         ("vocab.txt", "WordPiece"),
     ],

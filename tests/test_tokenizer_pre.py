@@ -28,7 +28,7 @@ def family(folder: Path, name: str, architecture: str | None = None, model: dict
 
 
 def pre_of(folder: Path) -> str:
-    return load_tokenizer(folder, vocab_size=16, mask_token_id=12).pre
+    return load_tokenizer(folder, vocab_size=16, mask_token_id=12).pre or ""
 
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
@@ -120,7 +120,7 @@ def test_override_names_the_splitter(tmp_path: Path) -> None:
 def test_override_against_the_structure_warns(tmp_path: Path) -> None:
     tokenizer = load_edited(tmp_path / "a", unchanged, pre="llama-bpe")
     assert tokenizer.pre == "llama-bpe"
-    assert tokenizer.warnings == ("tokenizer.json splits text like qwen2, --tokenizer-pre says llama-bpe",)
+    assert tokenizer.warnings == ("the target splits text like qwen2, --tokenizer-pre says llama-bpe",)
     assert load_edited(tmp_path / "b", unchanged, pre="deepseek-r1-qwen").warnings == ()
 
 

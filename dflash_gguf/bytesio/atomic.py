@@ -1,7 +1,7 @@
 """Writing a file so that its final name only ever holds a whole one.
 
-Data goes to a locked sibling `.<name>.<pid>.partial`; `commit` syncs it, renames it over the final name and syncs
-the folder. Whatever goes wrong before that leaves the old file untouched. A partial file whose lock nobody
+Data goes to a locked sibling `.<name>.<random>.partial`; `commit` syncs it, renames it over the final name and
+syncs the folder. Whatever goes wrong before that leaves the old file untouched. A partial file whose lock nobody
 holds belongs to a process that was killed: the next run removes it.
 """
 
@@ -11,6 +11,9 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,6 +21,7 @@ from typing import Self
 from dflash_gguf.errors import OutputError, UsageError
 
 _NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+_NO_RESERVING = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 
 
 def check_output(path: Path, *, force: bool) -> Path:
@@ -26,32 +30,54 @@ def check_output(path: Path, *, force: bool) -> Path:
     Raises UsageError when it exists and `force` is not given, or when it is no regular file.
     """
     target = Path(os.path.realpath(path))
-    if target.is_dir():
+    try:
+        mode = os.stat(target).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if not os.path.isdir(target.parent):
+            hint = f"mkdir -p {target.parent}"
+            raise UsageError("its folder does not exist", where=str(path), hint=hint) from None
+        return target
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror}", where=str(path), hint="choose another") from error
+    if stat.S_ISDIR(mode):
         raise UsageError("is a directory", where=str(path), hint="name a file")
-    if target.exists() and not target.is_file():
+    if not stat.S_ISREG(mode):
         raise UsageError("is not a regular file", where=str(path), hint="choose another output")
-    if target.exists() and not force:
+    if not force:
         raise UsageError("exists already", where=str(path), hint="--force replaces it")
-    if not target.parent.is_dir():
-        raise UsageError("its folder does not exist", where=str(path), hint=f"mkdir -p {target.parent}")
     return target
+
+
+def check_outputs(paths: Iterable[Path], *, force: bool) -> None:
+    """`check_output` of each; UsageError also where two of them are one file, by a link."""
+    taken: dict[Path, Path] = {}
+    for path in paths:
+        target = check_output(path, force=force)
+        if target in taken:
+            raise UsageError(f"is the same file as {taken[target]}", where=str(path), hint="choose another --out")
+        taken[target] = path
 
 
 def check_room(sizes: dict[Path, int]) -> None:
     """Raise OutputError unless every file system has room for the files that will be written to it."""
     needs: dict[int, tuple[Path, int]] = {}
     for path, size in sizes.items():
-        device = os.stat(path.parent).st_dev
+        device = os.stat(_folder(path)).st_dev
         first, total = needs.get(device, (path, 0))
         needs[device] = (first, total + size)
     for path, total in needs.values():
-        free = shutil.disk_usage(path.parent).free
+        free = shutil.disk_usage(_folder(path)).free
         if total > free:
             raise OutputError(
                 f"no room: {total:,} bytes are needed, {free:,} are free",
                 where=str(path),
                 hint="free some space",
             )
+
+
+def _folder(path: Path) -> str:
+    """Where a file will lie: a link may lead to another file system."""
+    return os.path.dirname(os.path.realpath(path))
 
 
 class AtomicFile:
@@ -61,20 +87,25 @@ class AtomicFile:
         self.path = check_output(path, force=force)
         self.force = force
         self.size = size
-        self._partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
+        # no process id: processes of two containers that share a folder may have the same
+        self._partial = self.path.with_name(f".{self.path.name}.{os.urandom(8).hex()}.partial")
         self._fd = -1
 
     def __enter__(self) -> Self:
+        self.create()
+        return self
+
+    def create(self) -> None:
+        """Make the partial file and reserve its room; whoever calls this registers `__exit__` before."""
         _remove_stale(self.path)
         try:
-            self._fd = _open_locked(self._partial)
+            self._fd = _create_locked(self._partial)
             _reserve(self._fd, self.size)
         except BaseException as error:
             self._discard()
             if isinstance(error, OSError):
                 raise self._failed(error) from error
             raise
-        return self
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data` at `offset`."""
@@ -90,24 +121,31 @@ class AtomicFile:
         """Bytes as they stand in the file now."""
         return os.pread(self._fd, length, offset)
 
-    def commit(self) -> None:
-        """Make the file durable under its final name."""
+    def sync(self) -> None:
+        """Have all that was written on the disk."""
         try:
             os.fsync(self._fd)
-            check_output(self.path, force=self.force)  # somebody may have written it meanwhile
-            os.rename(self._partial, self.path)
-            self._close()
-            sync_folder(self.path.parent)
         except OSError as error:
             raise self._failed(error) from error
 
+    def commit(self) -> None:
+        """Make the file durable under its final name."""
+        self.sync()
+        check_output(self.path, force=self.force)  # somebody may have written it meanwhile
+        try:
+            os.rename(self._partial, self.path)
+        except OSError as error:
+            raise self._failed(error) from error
+        self._close()
+        sync_folder(self.path.parent)
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._fd >= 0:
-            self._discard()
+        self._discard()
 
     def _discard(self) -> None:
-        if self._fd >= 0:
+        with suppress(OSError):  # what remains is removed by the next run
             self._partial.unlink(missing_ok=True)
+        if self._fd >= 0:
             self._close()
 
     def _close(self) -> None:
@@ -124,20 +162,23 @@ class AtomicFile:
         return OutputError(f"cannot be written: {error.strerror}", where=str(self.path), hint="nothing was replaced")
 
 
-def _open_locked(partial: Path) -> int:
+def _create_locked(partial: Path) -> int:
     while True:
-        fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with suppress(OSError):  # some network file systems have no locks: there nobody can take ours for a stale one
+            fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_nlink:  # else another run took it for a stale one before it was locked
             return fd
         os.close(fd)
 
 
 def _reserve(fd: int, size: int) -> None:
-    if hasattr(os, "posix_fallocate") and size:
+    try:
         os.posix_fallocate(fd, 0, size)
-    else:
-        os.ftruncate(fd, size)
+    except OSError as error:
+        if error.errno not in _NO_RESERVING:
+            raise
+    os.ftruncate(fd, size)
 
 
 def _remove_stale(path: Path) -> None:
@@ -162,9 +203,10 @@ def glob_escape(name: str) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the folder's entries durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    """As far as the folder may be read and its file system can: the file itself is in place."""
+    with suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -48,6 +49,31 @@ class MemorySource:
         buffer[:] = self.read(offset, len(buffer))
 
 
+class PatchedSource:
+    """Another source with `data` in place of what stands at `offset`."""
+
+    def __init__(self, base: ByteSource, offset: int, data: bytes) -> None:
+        self._base, self._offset, self._data = base, offset, data
+        self.name, self.size = base.name, base.size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See ByteSource."""
+        buffer = bytearray(self._base.read(offset, length))
+        self._lay_over(offset, memoryview(buffer))
+        return bytes(buffer)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """See ByteSource."""
+        self._base.read_into(offset, buffer)
+        self._lay_over(offset, buffer)
+
+    def _lay_over(self, offset: int, buffer: memoryview) -> None:
+        first = max(offset, self._offset)
+        last = min(offset + len(buffer), self._offset + len(self._data))
+        if first < last:
+            buffer[first - offset : last - offset] = self._data[first - self._offset : last - self._offset]
+
+
 class LocalFile:
     """A local file read with pread: a file that shrinks meanwhile is an error, not a crash (as with mmap)."""
 
@@ -55,13 +81,14 @@ class LocalFile:
         self.path = path
         self.name = str(path)
         try:
-            self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            # without O_NONBLOCK a FIFO would wait for its writer; regular files do not mind
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise UsageError("no such file", where=self.name, hint="check the path") from None
         except OSError as error:
             raise InputError(f"cannot be opened: {error.strerror}", where=self.name) from error
         status = os.fstat(self._fd)
-        if not os.path.isfile(path):
+        if not stat.S_ISREG(status.st_mode):
             os.close(self._fd)
             raise UsageError("is not a regular file", where=self.name, hint="name the file itself")
         self.size = status.st_size

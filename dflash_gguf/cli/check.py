@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from dflash_gguf.cli.output import complain, progress_bar
+from dflash_gguf.cli.output import complain, emit_json, progress_bar
 from dflash_gguf.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from dflash_gguf.check import Report, Severity
+    from dflash_gguf.checks import Report, Severity
 
 
 def run(
@@ -50,13 +50,15 @@ def run(
     """Check drafts: container, metadata, tokenizer, tensors; with --target the pair, with --source the conversion."""
     import gc
 
-    from dflash_gguf.check import check
-    from dflash_gguf.check.render import renderer
+    from dflash_gguf.checks import check
+    from dflash_gguf.checks.render import renderer
 
     gc.disable()  # vocabularies are a million strings and no cycle: looking for some takes a tenth of a second
     threshold = _threshold(fail_on)
     name = "json" if as_json else output_format
     render = renderer(name)
+    if any(_is_checkpoint(Path(file)) for file in files):
+        _verify(files, source, name)
     with progress_bar("checking") as (_, advance):
         report = check(
             files,
@@ -79,8 +81,47 @@ def run(
     raise typer.Exit(report.exit_code(threshold))
 
 
+def _is_checkpoint(path: Path) -> bool:
+    """Whether it is a folder with a checkpoint and no GGUF: an MXFP8 one is the only kind to check."""
+    return (path / "config.json").is_file() and any(path.glob("*.safetensors")) and not any(path.glob("*.gguf"))
+
+
+def _verify(files: list[str], source: str | None, render: str) -> NoReturn:
+    """Verify an MXFP8 checkpoint as `mxfp8 --verify` does."""
+    from dflash_gguf.cli.mxfp8 import show_report, verified
+
+    if len(files) > 1:
+        raise UsageError("a checkpoint is checked alone", where=" ".join(files), hint="name it only")
+    if render not in ("text", "json"):
+        raise UsageError(f"{render} is for GGUF files", where="--format", hint="text or json reports on a checkpoint")
+    report = verified(files[0], source)
+    if render == "text":
+        show_report(report)
+    else:
+        findings = [
+            {
+                "rule": f"mxfp8-{finding.step}",
+                "severity": "error",
+                "message": finding.message,
+                "hint": "write it anew with mxfp8",
+                "where": finding.where,
+            }
+            for finding in report.findings
+        ]
+        file = {
+            "path": files[0],
+            "verdict": "pass" if report.passed else "fail",
+            "error": None,
+            "findings": findings,
+            "passed": [f"mxfp8-{step}" for step in report.qualified_for],
+            "not_checked": [f"mxfp8-{step}: {reason}" for step, reason in report.not_checked],
+        }
+        emit_json({"files": [file]})
+    raise typer.Exit(0 if report.passed else 1)
+
+
 def _threshold(text: str) -> Severity:
-    from dflash_gguf.check import Severity
+    from dflash_gguf.checks import Severity
 
     known = {"error": Severity.ERROR, "warn": Severity.WARNING, "warning": Severity.WARNING}
     if text not in known:
@@ -92,7 +133,7 @@ def _write_summary(report: Report) -> None:
     """Append to the job summary, where GitHub says that there is one."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
-        from dflash_gguf.check.render.github import summary
+        from dflash_gguf.checks.render.github import summary
 
         _write(Path(path), summary(report), mode="a")
 

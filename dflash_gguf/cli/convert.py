@@ -14,7 +14,9 @@ def run(
     draft: Annotated[
         str, typer.Argument(help="The draft's checkpoint: a folder, or org/name on the Hub.", metavar="DRAFT")
     ],
-    target: Annotated[str, typer.Option(help="The target, likewise: only its config and tokenizer are read.")],
+    target: Annotated[
+        str, typer.Option(help="The target, likewise, or its GGUF: only its config and tokenizer are read.")
+    ],
     types: Annotated[
         list[str] | None,
         typer.Option(
@@ -35,16 +37,20 @@ def run(
     target_layers: Annotated[
         str | None, typer.Option(metavar="I,J,…", help="Target layer ids as in config.json, where it has none.")
     ] = None,
+    embed: Annotated[
+        str,
+        typer.Option(metavar="keep|drop|from-target", help="Embedding and head: the draft's own, none, the target's."),
+    ] = "keep",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace outputs that exist.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Convert a DFlash or DFlash 2 checkpoint plus its target's tokenizer to GGUF for llama.cpp."""
     from dflash_gguf.bytesio.hub import Hub
-    from dflash_gguf.convert import Options, convert
-    from dflash_gguf.convert import dry_run as plan_only
+    from dflash_gguf.conversion import Options, convert
+    from dflash_gguf.conversion import dry_run as plan_only
     from dflash_gguf.model.recipe import parse_override
-    from dflash_gguf.model.remote import pair_folders
+    from dflash_gguf.model.remote import open_pair
 
     options = Options(
         types=tuple(types or ["bf16"]),
@@ -54,27 +60,27 @@ def run(
         name=name,
         tokenizer_pre=tokenizer_pre,
         target_layers=_layer_ids(target_layers),
+        embed=embed,
         force=force,
     )
-    draft_folder, target_folder = pair_folders(draft, target, Hub())
+    draft_folder, opened = open_pair(draft, target, Hub())
     if dry_run:
-        plan = plan_only(draft_folder, target_folder, options)
+        plan = plan_only(draft_folder, opened, options)
         tell(plan)
         show_plan(plan, as_json=as_json)
         return
     with listening("converting") as listener:
-        done = convert(draft_folder, target_folder, options, listener)
+        done = convert(draft_folder, opened, options, listener)
     report_files(done.plan, done.seconds, as_json=as_json)
 
 
 def _layer_ids(text: str | None) -> tuple[int, ...] | None:
     """Ids as config.json has them, shifted to what GGUF holds."""
+    from dflash_gguf.library import shifted
+
     if text is None:
         return None
     try:
-        ids = [int(part) for part in text.split(",")]
+        return shifted([int(part) for part in text.split(",")])
     except ValueError:
-        ids = []
-    if not ids or ids != sorted(set(ids)) or ids[0] < 0:
-        raise UsageError(f"{text!r} is no increasing list of layer ids", where="--target-layers")
-    return tuple(item + 1 for item in ids)
+        raise UsageError(f"{text!r} is no list of layer ids", where="--target-layers") from None

@@ -9,7 +9,7 @@ import typer
 from dflash_gguf.cli.output import emit_json, safe, say, table
 
 if TYPE_CHECKING:
-    from dflash_gguf.check.diff import Diff, TensorDiff
+    from dflash_gguf.checks.diff import Diff, TensorDiff
     from dflash_gguf.formats.gguf.layout import TensorInfo
     from dflash_gguf.formats.gguf.values import MetaValue
 
@@ -20,7 +20,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Compare two GGUF files: metadata, and tensors by bytes or by the error between their weights, worst first."""
-    from dflash_gguf.check.diff import diff
+    from dflash_gguf.checks.diff import diff
 
     found = diff(a, b)
     if as_json:

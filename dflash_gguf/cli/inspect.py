@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from dflash_gguf.formats.gguf.values import Metadata, MetaValue
     from dflash_gguf.model.spec import DraftSpec
 
+MAX_SHOWN = 256  # characters of a value on the page; --key shows it whole
+MAX_DEFECTS = 64
+
 
 def run(
     file: Annotated[str, typer.Argument(help="Any GGUF file, or hf://org/name/file.gguf.", metavar="FILE")],
@@ -48,8 +51,10 @@ def run(
         _show_page(header, name)
         if tensors:
             _show_tensors(header)
-    for defect in header.defects:
+    for defect in header.defects[:MAX_DEFECTS]:
         complain(f"{defect.rule}: {defect.where}: {defect.message}")
+    if len(header.defects) > MAX_DEFECTS:
+        complain(f"and {len(header.defects) - MAX_DEFECTS:,} more: --json lists all")
 
 
 def _show_start(source: ByteSource, key: str | None) -> bool:
@@ -66,7 +71,7 @@ def _show_start(source: ByteSource, key: str | None) -> bool:
     spec = describe.start_spec(metadata)
     if start.complete or not architecture or (spec is None and architecture == ARCHITECTURE):
         return False
-    title = f"DFlash {spec.version} draft" if spec else f"arch {safe(architecture)}"
+    title = f"DFlash {spec.version} draft" if spec else f"arch {_shown(architecture)}"
     say(f"{safe(Path(source.name).name)}: GGUF v{start.version}, {title}")
     for label, value in _identity(metadata) + (_geometry(spec) if spec else []):
         say(f"  {label:<14}{value}")
@@ -80,7 +85,7 @@ def _show_page(header: Header, name: str) -> None:
     architecture = describe.text(metadata, "general.architecture", "no architecture")
     spec = describe.draft_spec(metadata)
     weights = sum(t.n_weights for t in header.tensors.values())
-    title = f"DFlash {spec.version} draft" if spec else f"arch {safe(architecture)}"
+    title = f"DFlash {spec.version} draft" if spec else f"arch {_shown(architecture)}"
     say(f"{safe(Path(name).name)}: GGUF v{header.version}, {title}, {weights / 1e6:,.1f} M weights")
     for label, value in _identity(metadata):
         say(f"  {label:<14}{value}")
@@ -88,7 +93,7 @@ def _show_page(header: Header, name: str) -> None:
         for label, value in _geometry(spec):
             say(f"  {label:<14}{value}")
     elif reason := describe.missing_for_draft(metadata):
-        say(f"  {'draft':<14}incomplete: {safe(reason)}")
+        say(f"  {'draft':<14}incomplete: {_shown(reason)}")
     for label, value in _tokenizer(metadata):
         say(f"  {label:<14}{value}")
     rows = [
@@ -111,7 +116,12 @@ def _identity(metadata: dict[str, MetaValue]) -> list[tuple[str, str]]:
         ("license", describe.text(metadata, "general.license")),
         ("file type", _file_type(metadata)),
     ]
-    return [(label, safe(value)) for label, value in lines if value]
+    return [(label, _shown(value)) for label, value in lines if value]
+
+
+def _shown(text: str) -> str:
+    """A text of the file as far as the page has room for it."""
+    return safe(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…")
 
 
 def _repo(metadata: dict[str, MetaValue], prefix: str) -> str:
@@ -170,7 +180,7 @@ def _attention(spec: DraftSpec) -> str:
 def _rope(spec: DraftSpec) -> str:
     parts = [f"base {spec.rope_freq_base:g}", f"{spec.rope_dimension_count or spec.key_length} dims"]
     if spec.rope_scaling:
-        parts.append(f"{safe(spec.rope_scaling.type)} × {spec.rope_scaling.factor:g}")
+        parts.append(f"{_shown(spec.rope_scaling.type)} × {spec.rope_scaling.factor:g}")
     if spec.rope_dimension_sections:
         parts.append(f"sections {list(spec.rope_dimension_sections)}")
     return ", ".join([*parts, f"context {spec.context_length:,}"])
@@ -182,7 +192,7 @@ def _tokenizer(metadata: dict[str, MetaValue]) -> list[tuple[str, str]]:
         return []
     model, pre = (describe.text(metadata, f"tokenizer.ggml.{key}", "?") for key in ("model", "pre"))
     merges = metadata.get("tokenizer.ggml.merges")
-    parts = [f"{tokens.value.count:,} tokens, {safe(model)}, pre {safe(pre)}"]
+    parts = [f"{tokens.value.count:,} tokens, {_shown(model)}, pre {_shown(pre)}"]
     if merges and isinstance(merges.value, Array):
         parts.append(f"{merges.value.count:,} merges")
     template = describe.text(metadata, "tokenizer.chat_template")
@@ -194,7 +204,7 @@ def _tokenizer(metadata: dict[str, MetaValue]) -> list[tuple[str, str]]:
         if key.startswith("tokenizer.ggml.") and key.endswith(suffix)
     ]
     lines = [("tokenizer", ", ".join(parts))]
-    return [*lines, ("special ids", safe(", ".join(special)))] if special else lines
+    return [*lines, ("special ids", _shown(", ".join(special)))] if special else lines
 
 
 def _show_tensors(header: Header) -> None:
@@ -213,7 +223,7 @@ def _show_key(metadata: Metadata, key: str, *, as_json: bool) -> None:
         from difflib import get_close_matches
 
         near = get_close_matches(key, metadata, n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(near)}?" if near else "without --key all are shown"
+        hint = f"did you mean {', '.join(near)}?" if near else "--json holds all"
         raise UsageError(f"has no key {key!r}", where="--key", hint=safe(hint))
     if as_json:
         items = value.value.items() if isinstance(value.value, Array) else value.value

@@ -1,23 +1,13 @@
-"""The app: commands are imported when they are asked for, errors become one line and an exit code."""
+"""The app: commands are imported when they are asked for."""
 
 from __future__ import annotations
 
 import importlib
-import os
-import signal
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-
-from dflash_gguf.cli.output import complain
-from dflash_gguf.errors import DflashError
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-INTERRUPTED = 130
 
 #: command → what the list of commands says of it; module `dflash_gguf.cli.<command>` holds a function `run`
 COMMANDS: dict[str, str] = {
@@ -29,6 +19,11 @@ COMMANDS: dict[str, str] = {
     "diff": "Compare two GGUF files.",
     "draft": "Draft one block with the numpy executor.",
     "generate": "Generate with a draft and its target, both in numpy.",
+    "compare": "Compare two drafts: what does a quantization cost?",
+    "bench": "Measure drafts in the real llama.cpp engine.",
+    "card": "Write the model card of a repository of drafts.",
+    "launch": "Print the lines that start an engine with a draft.",
+    "demo": "The whole story on a tiny trained pair, in seconds.",
     "publish": "Upload drafts to the Hub, checked and verified.",
     "mxfp8": "Write a DFlash checkpoint as MXFP8 for vLLM, or verify one.",
 }
@@ -55,44 +50,23 @@ def _load(name: str) -> Any:
     return typer.main.get_command(single)
 
 
-class _Interrupted(BaseException):
-    """SIGINT or SIGTERM: unwinds everything, so that partial files go, and is nobody else's to catch."""
-
-
 app = typer.Typer(
     cls=_LazyGroup, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=True
 )
 
 
+def _show_version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        typer.echo(version("dflash-gguf"))
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     """Convert, inspect, check and run DFlash speculative-decoding drafts as GGUF."""
-
-
-def main() -> NoReturn:
-    """Run the command line and exit with the contract's codes."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
-    try:
-        app(standalone_mode=True)
-    except DflashError as error:
-        _debug()
-        complain(f"error: {error}")
-        sys.exit(error.exit_code)
-    except _Interrupted:
-        _debug()
-        complain("interrupted: no partial output is left")
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # the reader of a pipe has gone, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    sys.exit(0)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise _Interrupted
-
-
-def _debug() -> None:
-    if os.environ.get("DFLASH_DEBUG") == "1":
-        raise  # noqa: PLE0704 - the error that is being handled

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def run(
-    draft: Annotated[str | None, typer.Argument(help="The BF16 draft's checkpoint folder.", metavar="DRAFT")] = None,
+    draft: Annotated[
+        str | None, typer.Argument(help="The BF16 checkpoint: a folder, or org/name on the Hub.", metavar="DRAFT")
+    ] = None,
     out_dir: Annotated[str | None, typer.Argument(help="The folder to write.", metavar="OUT_DIR")] = None,
     exclude: Annotated[
         list[str] | None,
@@ -25,7 +27,9 @@ def run(
             help="Leave matching modules in BF16: part of a name, or a wildcard; repeatable. lm_head always is.",
         ),
     ] = None,
-    verify: Annotated[str | None, typer.Option(metavar="DIR", help="Verify an MXFP8 checkpoint instead.")] = None,
+    verify: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Verify an MXFP8 checkpoint (or org/name) instead.")
+    ] = None,
     source: Annotated[
         str | None, typer.Option(metavar="DRAFT", help="With --verify: the BF16 checkpoint that it comes from.")
     ] = None,
@@ -36,18 +40,21 @@ def run(
     if verify is not None:
         if draft or out_dir or exclude or force:
             raise UsageError("takes --source and --json only", where="--verify")
-        _verify(Path(verify), Path(source) if source else None, as_json=as_json)
+        _verify(verify, source, as_json=as_json)
     elif not draft or not out_dir:
         raise UsageError("DRAFT and OUT_DIR are needed, or --verify DIR", where="mxfp8", hint="see mxfp8 --help")
     elif source is not None:
         raise UsageError("goes with --verify", where="--source")
     else:
-        _write(Path(draft), Path(out_dir), tuple(exclude or ()), force=force, as_json=as_json)
+        _write(draft, Path(out_dir), tuple(exclude or ()), force=force, as_json=as_json)
 
 
-def _write(draft: Path, out: Path, exclude: tuple[str, ...], *, force: bool, as_json: bool) -> None:
+def _write(draft: str, out: Path, exclude: tuple[str, ...], *, force: bool, as_json: bool) -> None:
+    from dflash_gguf.bytesio.hub import Hub
+    from dflash_gguf.model.remote import complete_folder
     from dflash_gguf.mxfp8 import Listener, write_mxfp8
 
+    folder = complete_folder(draft, Hub())
     with progress_bar("quantizing") as (set_total, advance):
 
         def on_plan(plan: CheckpointPlan) -> None:
@@ -56,7 +63,9 @@ def _write(draft: Path, out: Path, exclude: tuple[str, ...], *, force: bool, as_
         def on_compile() -> None:
             complain("compiling quantization kernels, once for this machine …")
 
-        written = write_mxfp8(draft, out, exclude=exclude, force=force, listener=Listener(on_plan, on_compile, advance))
+        written = write_mxfp8(
+            folder, out, exclude=exclude, force=force, listener=Listener(on_plan, on_compile, advance)
+        )
     if as_json:
         document = {key: value for key, value in written.manifest.items() if key != "schema"}
         size = written.plan.output_bytes
@@ -74,17 +83,26 @@ def _show_written(written: Written) -> None:
     say(f"  left out: {safe(', '.join(written.manifest['exclude_modules']))}")
 
 
-def _verify(folder: Path, source: Path | None, *, as_json: bool) -> None:
-    from dflash_gguf.mxfp8 import verify_mxfp8
-
-    with progress_bar("verifying") as (_, advance):
-        report = verify_mxfp8(folder, source, on_bytes=advance)
+def _verify(folder: str, source: str | None, *, as_json: bool) -> None:
+    report = verified(folder, source)
     if as_json:
         emit_json(report_document(report))
     else:
         show_report(report)
     if not report.passed:
         raise typer.Exit(1)
+
+
+def verified(folder: str, source: str | None) -> Report:
+    """Verify a checkpoint, with a progress bar; folders or repositories on the Hub."""
+    from dflash_gguf.bytesio.hub import Hub
+    from dflash_gguf.model.remote import complete_folder
+    from dflash_gguf.mxfp8 import verify_mxfp8
+
+    hub = Hub()
+    subject, original = complete_folder(folder, hub), complete_folder(source, hub) if source else None
+    with progress_bar("verifying") as (_, advance):
+        return verify_mxfp8(subject, original, on_bytes=advance)
 
 
 def report_document(report: Report) -> dict[str, object]:
@@ -96,7 +114,9 @@ def report_document(report: Report) -> dict[str, object]:
         "quantized": report.quantized,
         "qualified_for": list(report.qualified_for),
         "not_checked": [{"step": name, "reason": reason} for name, reason in report.not_checked],
-        "findings": [{"where": finding.where, "message": finding.message} for finding in report.findings],
+        "findings": [
+            {"step": finding.step, "where": finding.where, "message": finding.message} for finding in report.findings
+        ],
     }
 
 

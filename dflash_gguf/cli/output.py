@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from dflash_gguf.formats.shown import SCHEMA_VERSION, safe
+
+MAX_LINE = 4096  # characters of a message; files can hold names of many MiB
 
 __all__ = ["complain", "emit_json", "progress_bar", "safe", "say", "size_text", "table"]
 
 
 def complain(line: str) -> None:
-    """One line on stderr."""
-    sys.stderr.write(safe(line) + "\n")
+    """One line on stderr, cut where it is endless; a stderr that nobody reads stops no work."""
+    shown = safe(line[: MAX_LINE + 1])
+    with suppress(OSError):
+        sys.stderr.write((shown if len(shown) <= MAX_LINE else shown[:MAX_LINE] + "…") + "\n")
 
 
 def say(line: str = "") -> None:

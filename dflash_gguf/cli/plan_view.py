@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from dflash_gguf.cli.output import complain, emit_json, progress_bar, safe, say, size_text, table
 
 if TYPE_CHECKING:
-    from dflash_gguf.convert import Listener
-    from dflash_gguf.convert.plan import OutputPlan, Plan
+    from dflash_gguf.conversion import Listener
+    from dflash_gguf.conversion.plan import OutputPlan, Plan
 
 
 @contextmanager
 def listening(label: str) -> Iterator[Listener]:
     """A progress bar, the plan's warnings, and a word when kernels have to be compiled first."""
-    from dflash_gguf.convert import Listener
+    from dflash_gguf.conversion import Listener
 
     with progress_bar(label) as (set_total, advance):
 
@@ -51,7 +51,7 @@ def _fallbacks(output: OutputPlan) -> str:
 
 
 def _file(output: OutputPlan) -> dict[str, Any]:
-    from dflash_gguf.convert.api import file_sha256
+    from dflash_gguf.conversion.api import file_sha256
 
     return {
         "path": str(output.path),

@@ -11,7 +11,7 @@ from dflash_gguf.cli.output import complain, emit_json, safe, say, size_text
 
 if TYPE_CHECKING:
     from dflash_gguf.bytesio.hub.upload import Committed
-    from dflash_gguf.publish import Prepared
+    from dflash_gguf.publishing import Prepared
 
 
 def run(
@@ -28,8 +28,8 @@ def run(
     """Check drafts, write their card, upload all in one commit, and verify what the Hub then holds."""
     from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.bytesio.hub.upload import require_login
-    from dflash_gguf.publish import Options, prepare, send
-    from dflash_gguf.publish.prepare import repository
+    from dflash_gguf.publishing import Options, prepare, send
+    from dflash_gguf.publishing.prepare import repository
 
     hub = Hub()
     if not dry_run:

@@ -25,7 +25,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Quantize a draft that is GGUF already: the same kernels and recipes as convert, metadata kept."""
-    from dflash_gguf.convert.requantize import quantize_file
+    from dflash_gguf.conversion.requantize import quantize_file
     from dflash_gguf.model.recipe import parse_override
 
     with listening("quantizing") as listener:

@@ -136,7 +136,7 @@ def generate(
         spec, weights = open_draft(file, budget, files)
         opened = open_target(target, budget, files, row_by_row=True)
         model = numpy_target(opened, spec)
-        words = _tokenizer(opened, tokenizer)
+        words = tokenizer_of(opened, tokenizer)
         settings = Settings(
             n_predict=n_predict,
             n_max=limits.n_max,
@@ -156,7 +156,8 @@ def _draft_temperature(sampling: Sampling) -> float:
     return sampling.temperature if sampling.draft_temperature is None else sampling.draft_temperature
 
 
-def _tokenizer(opened: OpenTarget, folder: Path | None) -> TextTokenizer:
+def tokenizer_of(opened: OpenTarget, folder: Path | None) -> TextTokenizer:
+    """The target's own tokenizer, or that of another `folder`. Raises ModelError or FormatError."""
     if folder is not None:
         return tokenizer_of_folder(folder)
     if opened.metadata is None:

@@ -74,12 +74,12 @@ def open_draft(path: Path, budget: Budget, files: ExitStack) -> tuple[DraftSpec,
     header = scan_header(file)
     header.require_sound(file.name)
     spec = spec_from_metadata(header.metadata)
-    _require_usable(spec, file.name)
+    require_usable(spec, file.name)
     _require_planned(spec, header, file.name)
     return spec, Weights(GGUFTensors(file, header.tensors), budget)
 
 
-def _require_usable(spec: DraftSpec, where: str) -> None:
+def require_usable(spec: DraftSpec, where: str) -> None:
     """What would otherwise divide by zero, or draft nothing."""
     sizes = (spec.block_count, spec.embedding_length, spec.head_count, spec.head_count_kv, spec.key_length)
     v2 = spec.v2

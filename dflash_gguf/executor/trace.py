@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dflash_gguf.errors import ModelError
+from dflash_gguf.errors import ModelError, OutputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +68,12 @@ class Probe:
         return array
 
     def save(self, path: Path) -> None:
-        """Write everything seen as one .npz (zip of .npy), names as above."""
+        """Write everything seen as one .npz (zip of .npy), names as above. Raises OutputError."""
+        try:
+            self._write(path)
+        except OSError as error:
+            raise OutputError(f"cannot be written: {error.strerror}", where=str(path)) from error
+
+    def _write(self, path: Path) -> None:
         with path.open("wb") as file:
             np.savez(file, **self.seen)  # type: ignore[arg-type]  # numpy's stub takes the keyword allow_pickle for one

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dflash_gguf.bytesio.source import ByteSource
 
 MAX_HEADER = 100_000_000
+MAX_DIMS = 64  # as many as numpy has; no draft has a tensor of more than three
 
 #: bits of one item of every dtype that safetensors knows
 DTYPE_BITS: dict[str, int] = {
@@ -92,7 +93,7 @@ def _tensor(source: ByteSource, data_start: int, name: str, entry: Any) -> Sourc
     if not isinstance(entry, dict):
         raise FormatError("its header entry is no object", where=where)
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-    if dtype not in DTYPE_BITS:
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise FormatError(f"unknown dtype {dtype!r}", where=where)
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
         raise FormatError(f"shape {shape!r} and data_offsets {offsets!r} are not lists of naturals", where=where)
@@ -103,6 +104,8 @@ def _tensor(source: ByteSource, data_start: int, name: str, entry: Any) -> Sourc
             where=where,
             hint="truncated?",
         )
+    if len(shape) > MAX_DIMS:  # a product of millions of dims would be a number of megabytes
+        raise FormatError(f"{len(shape):,} dims, at most {MAX_DIMS} are read", where=where)
     bits = prod(shape) * DTYPE_BITS[dtype]
     if bits != 8 * (end - begin):
         raise FormatError(f"{end - begin:,} bytes, but {shape} of {dtype} takes {bits // 8:,}", where=where)

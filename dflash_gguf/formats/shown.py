@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 #: of every JSON document that is an answer
@@ -17,3 +18,13 @@ def safe(text: str) -> str:
 
 def _printable(char: str) -> bool:
     return char.isprintable() and unicodedata.category(char) not in ("Cf", "Cc", "Cs", "Co")
+
+
+def inline(text: str) -> str:
+    """Text that stays where Markdown puts it: no line breaks, no markup, no links."""
+    return re.sub(r"([\\`*_\[\]<>|#])", "", safe(text)) if not re.fullmatch(r"[\w .+-]*", text) else text
+
+
+def code(text: str) -> str:
+    """Text as a code span, in a table too."""
+    return "`" + safe(text).replace("`", "'").replace("|", "¦") + "`"

@@ -7,12 +7,16 @@ Markdown.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dflash_gguf.formats.shown import safe
-from dflash_gguf.model.describe import draft_spec, text
+from dflash_gguf.errors import ModelError
+from dflash_gguf.formats.shown import code, inline
+from dflash_gguf.model.describe import draft_spec, missing_for_draft, plain, text
+from dflash_gguf.model.launch import OLDEST, llama_server
+from dflash_gguf.model.metadata import MASK_KEY, PREFIX
 
 if TYPE_CHECKING:
     from dflash_gguf.formats.gguf.scan import Header
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 #: in every generated card, so that a later one may replace it; a card without it is somebody's own
 MARK = "<!-- generated from the files' headers by dflash-gguf -->"
 _PAGES = "https://huggingface.co/"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -54,15 +59,35 @@ class CardFile:
         return url if _REPO.fullmatch(url) else None
 
 
-def write_card(files: Sequence[CardFile]) -> str:
-    """The card of one draft's files (at least one), in the order given; the first one's header names the draft."""
+def write_card(files: Sequence[CardFile], bench: Sequence[str] = ()) -> str:
+    """The card of one draft's files (at least one), in the order given; the first one's header names the draft.
+
+    `bench`: lines of a measured table, see model.bench_table.
+    """
     first = files[0]
-    lines = ["---", *_front_matter(first), "---", "", MARK, "", f"# {_inline(_title(first))}", "", *_about(first)]
+    lines = ["---", *_front_matter(first), "---", "", MARK, "", f"# {inline(_title(first))}", "", *_about(first)]
     lines += ["", "| file | type | bytes | tensors |", "|---|---|--:|--:|"]
-    lines += [f"| `{_inline(file.name)}` | {file.type} | {file.size:,} | {file.tensors} |" for file in files]
+    lines += [f"| `{inline(file.name)}` | {file.type} | {file.size:,} | {file.tensors} |" for file in files]
     if first.spec:
-        lines += ["", *_geometry(first.spec), "", *_usage(first)]
+        lines += ["", *_geometry(first.spec)]
+        lines += ["", "## Run", "", *_usage(first, first.spec)]
+    if bench:
+        lines += ["", "## Measured", "", *bench]
+    if first.spec:
+        lines += ["", "## Metadata", "", *_metadata(first)]
+        lines += ["", "## Made with", "", *_convert_command(files)]
+    lines += ["", "## Attribution", "", *_attribution(first)]
     return "\n".join(lines) + "\n"
+
+
+def require_one_draft(files: Sequence[CardFile]) -> None:
+    """Raise ModelError for a file that holds no draft, or another one than the first does."""
+    for file in files:
+        if file.spec is None:
+            reason = missing_for_draft(file.metadata) or "is no DFlash draft"
+            raise ModelError(reason, where=file.name, hint=f"dflash-gguf check {file.name}")
+        if file.spec != files[0].spec:
+            raise ModelError(f"is another draft than {files[0].name}", where=file.name, hint="a card is of one draft")
 
 
 def _title(file: CardFile) -> str:
@@ -76,7 +101,12 @@ def _front_matter(file: CardFile) -> list[str]:
     front: dict[str, object] = {
         name: value for name, key in keys if (value := text(file.metadata, f"general.{key}").strip())
     }
-    if target := file.repo("general.base_model.0."):
+    if "license" not in front and "license_name" in front:
+        front["license"] = "other"
+    if source := file.repo("general.source."):
+        front["base_model"] = source
+        front["base_model_relation"] = "quantized"  # the Hub's word for a conversion, BF16 or not
+    elif target := file.repo("general.base_model.0."):
         front["base_model"] = target
     front["pipeline_tag"] = "text-generation"
     front["library_name"] = "gguf"
@@ -99,8 +129,8 @@ def _link(file: CardFile, prefix: str) -> str | None:
     repo, commit = file.repo(prefix), text(file.metadata, f"{prefix}version")
     if repo is None:
         name = text(file.metadata, f"{prefix}name")
-        return f"`{_inline(name)}`" if name else None
-    at = f" at `{commit[:12]}`" if re.fullmatch(r"[0-9a-f]{40}", commit) else ""
+        return f"`{inline(name)}`" if name else None
+    at = f" at `{commit[:12]}`" if _COMMIT.fullmatch(commit) else ""
     return f"[{repo}]({_PAGES}{repo}){at}"
 
 
@@ -116,16 +146,48 @@ def _geometry(spec: DraftSpec) -> list[str]:
     return lines
 
 
-def _usage(file: CardFile) -> list[str]:
-    limit = file.spec.max_draft if file.spec else 0
+def _usage(file: CardFile, spec: DraftSpec) -> list[str]:
     name = file.name if re.fullmatch(r"[\w.+-]+", file.name) else "DRAFT.gguf"
-    return [
-        "```sh",
-        f"llama-server -m TARGET.gguf -md {name} --spec-type draft-dflash --spec-draft-n-max {limit}",
-        "```",
-    ]
+    notes = (
+        f"n_max is block_size − 1. It takes {OLDEST['llama.cpp', spec.version]}.",
+        "Do not combine it with `draft-mtp`.",
+    )
+    return ["```sh", llama_server(name, "TARGET.gguf", spec), "```", "", *notes]
 
 
-def _inline(value: str) -> str:
-    """Text that stays where it is put: no line breaks, no markup, no links."""
-    return re.sub(r"([\\`*_\[\]<>|#])", "", safe(value)) if not re.fullmatch(r"[\w .+-]*", value) else value
+def _metadata(file: CardFile) -> list[str]:
+    keys = [key for key in file.metadata if key.startswith(PREFIX)]
+    keys += [key for key in ("tokenizer.ggml.model", "tokenizer.ggml.pre", MASK_KEY) if key in file.metadata]
+    rows = [f"| {code(key)} | {code(_shown(plain(file.metadata[key])))} |" for key in keys]
+    return ["| key | value |", "|---|---|", *rows]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def _convert_command(files: Sequence[CardFile]) -> list[str]:
+    """The command that made the files, both repositories at their commits."""
+    first, words = files[0], ["dflash-gguf", "convert"]
+    words += [_at(first, "general.source.") or "DRAFT", "--target", _at(first, "general.base_model.0.") or "TARGET"]
+    for kind in dict.fromkeys(file.type.lower() for file in files if file.type != "?"):
+        words += ["--type", kind]
+    return ["```sh", shlex.join(words), "```"]
+
+
+def _at(file: CardFile, prefix: str) -> str | None:
+    repo, commit = file.repo(prefix), text(file.metadata, f"{prefix}version")
+    return f"{repo}@{commit}" if repo and _COMMIT.fullmatch(commit) else repo
+
+
+def _attribution(file: CardFile) -> list[str]:
+    held = text(file.metadata, "general.license.name") or text(file.metadata, "general.license")
+    terms = f"under its license ({inline(held)})" if held else "under the license of their source"
+    source, target = _link(file, "general.source.") or "its source", _link(file, "general.base_model.0.")
+    lines = [f"- The weights are those of {source}, {terms}."]
+    if target:
+        lines.append(f"- The tokenizer is that of {target}.")
+    lines.append("- DFlash is by z-lab (https://github.com/z-lab/dflash); GGUF and its types are llama.cpp's.")
+    return lines

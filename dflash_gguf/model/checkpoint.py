@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.errors import FormatError, ModelError, UsageError
+from dflash_gguf.errors import FormatError, InputError, ModelError, UsageError
 from dflash_gguf.formats.json_text import parse_object
 from dflash_gguf.formats.safetensors import SourceTensor, read_header
 
@@ -19,11 +22,17 @@ _SNAPSHOT = re.compile(r"models--(?P<org>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P<
 
 
 def existing_folder(folder: Path) -> Path:
-    """`folder`, or UsageError when it is none."""
-    if not folder.exists():
-        raise UsageError("no such folder", where=str(folder), hint="check the path")
-    if not folder.is_dir():
+    """`folder`; raises UsageError when it is none, InputError when its files cannot be reached."""
+    try:
+        mode = os.stat(folder).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError("no such folder", where=str(folder), hint="check the path") from None
+    except OSError as error:
+        raise InputError(f"cannot be opened: {error.strerror}", where=str(folder)) from error
+    if not stat.S_ISDIR(mode):
         raise UsageError("is not a folder", where=str(folder), hint="name the folder that holds config.json")
+    if not os.access(folder, os.X_OK):
+        raise InputError(f"cannot be opened: {os.strerror(errno.EACCES)}", where=str(folder))
     return folder
 
 
@@ -70,7 +79,7 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.folder = existing_folder(folder)
-        self._files: list[LocalFile] = []
+        self.files: list[LocalFile] = []  # closed with the checkpoint
         try:
             self.tensors = self._open()
         except BaseException:
@@ -79,9 +88,9 @@ class Checkpoint:
 
     def close(self) -> None:
         """Close all shards."""
-        for file in self._files:
+        for file in self.files:
             file.close()
-        self._files.clear()
+        self.files.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -107,14 +116,14 @@ class Checkpoint:
 
     def _read(self, path: Path) -> dict[str, SourceTensor]:
         file = LocalFile(path)
-        self._files.append(file)
+        self.files.append(file)
         return read_header(file)
 
     def _open_shards(self, index: dict[str, Any], where: str) -> dict[str, SourceTensor]:
         tensors: dict[str, SourceTensor] = {}
         for shard, expected in shards(index, where).items():
             path = self.folder / shard
-            if not path.is_file():
+            if not os.path.isfile(path):  # unlike Path.is_file, false for a name that no file can have
                 raise ModelError(f"the shard {shard} is missing", where=where, hint="was the download finished?")
             held = self._read(path)
             if held.keys() != expected:

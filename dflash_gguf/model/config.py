@@ -1,7 +1,8 @@
-"""config.json → DraftSpec: two dialects, one meaning.
+"""config.json → DraftSpec: three dialects, one meaning.
 
 z-lab's dialect nests the draft's sizes in `dflash_config`; the speculators dialect is flat, nests the backbone in
-`transformer_layer_config` and stores layer ids that are already shifted by one. Nothing is guessed: what a
+`transformer_layer_config` and stores layer ids that are already shifted by one; transformers' own (Muse Glimmer's
+assistant) is flat and leaves the vocabulary to the target. Nothing is guessed: what a
 draft needs and its config does not say is an error, since a wrong value would only show as lost acceptance.
 """
 
@@ -15,11 +16,12 @@ from typing import Any
 from dflash_gguf.errors import ModelError
 from dflash_gguf.model.spec import DraftSpec, DynamicConv, RopeScaling
 
-ARCHITECTURES = {"DFlashDraftModel": 1, "DFlash2DraftModel": 2}
+ASSISTANT = "MuseGlimmerAssistantModel"
+ARCHITECTURES = {"DFlashDraftModel": 1, "DFlash2DraftModel": 2, ASSISTANT: 1}
 V2_SIZES = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 V1_BLOCK_SIZE = 16  # what z-lab's first drafts were trained with, before their configs said so
 MAX_BLOCKS = 512  # llama.cpp's LLAMA_MAX_LAYERS
-_LAYER_TYPES = {"full_attention", "sliding_attention"}
+_LAYER_TYPES = ("full_attention", "sliding_attention")
 _U32_MAX = 0xFFFF_FFFF
 
 
@@ -45,9 +47,14 @@ def spec_from_config(
     a feature that the arch `dflash` cannot hold, a target that contradicts the draft.
     """
     version = _version(config, where)
-    view = _View.of(config, where)
+    assistant = ASSISTANT in config["architectures"]
+    view = _View.of(_from_assistant(config, target_config or {}) if assistant else config, where)
     view.refuse_unsupported()
     spec, warnings = _spec(view, version, target_layers)
+    if spec.causal is None and any(spec.sliding_window_pattern or ()) and not assistant:
+        warnings.append(
+            "is_causal is absent: llama.cpp will not mask inside the block, z-lab's model masks the sliding layers"
+        )
     target = text_config(target_config or {})
     _check_loader_rules(spec, where)
     if target:
@@ -76,12 +83,12 @@ def uses_mrope(target: Mapping[str, Any]) -> bool:
 
 def _version(config: Mapping[str, Any], where: str) -> int:
     names = config.get("architectures")
-    names = names if isinstance(names, list) else []
+    names = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     found = [ARCHITECTURES[name] for name in names if name in ARCHITECTURES]
     if found:
         return found[0]
-    told = ", ".join(map(str, names)) or "none"
-    if any("DSpark" in str(name) for name in names):
+    told = ", ".join(names) or "none"
+    if any("DSpark" in name for name in names):
         raise ModelError(f"architecture {told}: DSpark drafts are not supported", where=where)
     raise ModelError(
         f"not a DFlash draft: architectures is {told}, expected {' or '.join(ARCHITECTURES)}",
@@ -126,6 +133,11 @@ class _View:
     def number(self, key: str, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 3.4e38:
             raise self.error(f"{key} is {'missing' if value is None else repr(value)}, expected a number")
+        return float(value)
+
+    def positive(self, key: str, value: Any) -> float:
+        if not self.number(key, value) > 0:
+            raise self.error(f"{key} is {value!r}, expected a number > 0")
         return float(value)
 
     def optional(self, key: str) -> float | None:
@@ -176,11 +188,27 @@ def _from_speculators(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         if not isinstance(aux, list) or not all(type(item) is int for item in aux):
             raise ModelError(f"aux_hidden_state_layer_ids is {aux!r}, expected a list of ids", where=where)
         nested["target_layer_ids"] = [item - 1 for item in aux]
-    backbone = config["transformer_layer_config"]
-    draft_vocab = config.get("draft_vocab_size")
-    if draft_vocab is not None and draft_vocab != backbone.get("vocab_size"):
-        raise ModelError(f"draft_vocab_size {draft_vocab}: a reduced vocabulary is not supported yet", where=where)
+    nested["draft_vocab_size"] = config.get("draft_vocab_size")
     return nested
+
+
+def _from_assistant(config: Mapping[str, Any], target: Mapping[str, Any]) -> dict[str, Any]:
+    """The dialect of transformers under z-lab's names: layers slide by layer_types, the vocabulary is the target's."""
+    nested = {key: config[key] for key in ("block_size", "mask_token_id", "target_layer_ids") if key in config}
+    flat = {key: value for key, value in config.items() if key not in nested}
+    vocab = config.get("vocab_size", text_config(target).get("vocab_size"))
+    slides = bool(config.get("sliding_window") and config.get("layer_types"))
+    return {**flat, "dflash_config": nested, "vocab_size": vocab, "use_sliding_window": slides}
+
+
+def _draft_vocab(view: _View, vocab: int) -> int | None:
+    """Rows of a reduced vocabulary, None where the draft proposes every token."""
+    rows = view.either("draft_vocab_size")
+    if rows is None or rows == vocab:
+        return None
+    if view.natural("draft_vocab_size", rows) > vocab:
+        raise view.error(f"draft_vocab_size {rows} passes vocab_size {vocab}")
+    return int(rows)
 
 
 def _spec(view: _View, version: int, target_layers: tuple[int, ...] | None) -> tuple[DraftSpec, list[str]]:
@@ -188,6 +216,8 @@ def _spec(view: _View, version: int, target_layers: tuple[int, ...] | None) -> t
     hidden = view.natural("hidden_size", top.get("hidden_size"))
     heads = view.natural("num_attention_heads", top.get("num_attention_heads"))
     blocks = view.natural("num_hidden_layers", top.get("num_hidden_layers"))
+    if blocks > MAX_BLOCKS:
+        raise view.error(f"num_hidden_layers {blocks}, at most {MAX_BLOCKS} are loaded")
     vocab = view.natural("vocab_size", top.get("vocab_size"))
     head_dim = view.natural("head_dim", top.get("head_dim") or (hidden // heads if hidden % heads == 0 else None))
     if top.get("v_head_dim", head_dim) != head_dim:
@@ -197,11 +227,6 @@ def _spec(view: _View, version: int, target_layers: tuple[int, ...] | None) -> t
         raise view.error(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
     rope = _rope(view)
     window, pattern = _sliding(view, blocks)
-    causal = _causal(view)
-    if causal is None and pattern and any(pattern):
-        warnings.append(
-            "is_causal is absent: llama.cpp will not mask inside the block, z-lab's model masks the sliding layers"
-        )
     softcap = view.optional("final_logit_softcapping")
     spec = DraftSpec(
         block_count=blocks,
@@ -211,22 +236,23 @@ def _spec(view: _View, version: int, target_layers: tuple[int, ...] | None) -> t
         head_count=heads,
         head_count_kv=kv_heads,
         key_length=head_dim,
-        layer_norm_rms_epsilon=view.number("rms_norm_eps", top.get("rms_norm_eps")),
-        rope_freq_base=view.number("rope_theta", rope.get("rope_theta", top.get("rope_theta"))),
+        layer_norm_rms_epsilon=view.positive("rms_norm_eps", top.get("rms_norm_eps")),
+        rope_freq_base=view.positive("rope_theta", rope.get("rope_theta", top.get("rope_theta"))),
         rope_dimension_count=_rotary_dims(view, rope, head_dim),
         rope_scaling=_rope_scaling(view, rope),
-        causal=causal,
+        causal=_causal(view),
         sliding_window=window,
         sliding_window_pattern=pattern,
         value_scale=view.optional("attention_value_scale"),
         block_size=_block_size(view, version, warnings),
         v2=_dynamic_conv(view, version),
-        target_layers=target_layers or _target_layers(view),
+        target_layers=_target_layers(view, target_layers),
         logit_scale=view.optional("output_multiplier"),
         final_logit_softcapping=softcap if softcap is not None and softcap > 0 else None,
         embedding_scale=view.optional("input_embedding_scale"),
         mask_token_id=view.natural("mask_token_id", view.either("mask_token_id"), least=0),
         vocab_size=vocab,
+        draft_vocab_size=_draft_vocab(view, vocab),
     )
     if spec.mask_token_id >= vocab:
         raise view.error(f"mask_token_id {spec.mask_token_id} is beyond the vocabulary of {vocab}")
@@ -262,7 +288,7 @@ def _rope_scaling(view: _View, rope: Mapping[str, Any]) -> RopeScaling | None:
         return None
     if kind not in ("linear", "yarn"):
         raise view.error(f"rope scaling {kind!r} is not supported by arch dflash (linear and yarn are)")
-    factor = view.number("rope factor", rope.get("factor"))
+    factor = view.positive("rope factor", rope.get("factor"))
     if kind == "linear":
         return RopeScaling("linear", factor)
     original = rope.get("original_max_position_embeddings", view.top.get("original_max_position_embeddings"))
@@ -288,7 +314,7 @@ def _sliding(view: _View, blocks: int) -> tuple[int | None, tuple[bool, ...] | N
             found = len(layer_types) if isinstance(layer_types, list) else repr(layer_types)
             raise view.error(f"layer_types has {found} entries for {blocks} layers")
         if unknown := [word for word in layer_types if word not in _LAYER_TYPES]:
-            raise view.error(f"layer_types holds {unknown[0]!r}, expected {' or '.join(sorted(_LAYER_TYPES))}")
+            raise view.error(f"layer_types holds {unknown[0]!r}, expected {' or '.join(_LAYER_TYPES)}")
     use_swa = view.flag("use_swa", nested.get("use_swa"))
     window = nested.get("swa_window_size") or top.get("sliding_window")
     if not (use_swa or view.flag("use_sliding_window", top.get("use_sliding_window"))) or not window:
@@ -326,8 +352,11 @@ def _dynamic_conv(view: _View, version: int) -> DynamicConv | None:
     return DynamicConv(*(view.natural(key, view.either(key)) for key in V2_SIZES))
 
 
-def _target_layers(view: _View) -> tuple[int, ...]:
-    ids = view.either("target_layer_ids")
+def _target_layers(view: _View, given: tuple[int, ...] | None) -> tuple[int, ...]:
+    told = view.either("target_layer_ids")
+    ids = told if given is None else [item - 1 for item in given]
+    if told is not None and told != ids:
+        raise view.error(f"target_layer_ids is {told}, which --target-layers contradicts", "leave the option out")
     if not isinstance(ids, list) or not ids or not all(type(item) is int and 0 <= item < 1 << 16 for item in ids):
         found = "missing" if ids is None else repr(ids)
         raise view.error(
@@ -338,14 +367,14 @@ def _target_layers(view: _View) -> tuple[int, ...]:
         raise view.error(f"target_layer_ids {ids} does not increase")
     count = view.top.get("num_target_layers")
     if isinstance(count, int) and ids[-1] >= count:
-        raise view.error(f"target_layer_ids {ids} pass num_target_layers {count}")
+        raise view.error(f"target_layer_ids {ids} exceed num_target_layers {count}")
     return tuple(item + 1 for item in ids)
 
 
 def _check_loader_rules(spec: DraftSpec, where: str) -> None:
-    """What llama.cpp would refuse when it loads the file."""
-    if spec.block_count > MAX_BLOCKS:
-        raise ModelError(f"num_hidden_layers {spec.block_count}, at most {MAX_BLOCKS} are loaded", where=where)
+    """What llama.cpp would refuse when it loads the file, or abort on when it runs it."""
+    if spec.key_length % 2:
+        raise ModelError(f"head_dim {spec.key_length} is odd: rope turns pairs of dims", where=where)
     if spec.v2 is None:
         return
     hidden, v2 = spec.embedding_length, spec.v2
@@ -368,7 +397,7 @@ def _with_target(spec: DraftSpec, target: Mapping[str, Any], where: str) -> Draf
     layers = target.get("num_hidden_layers")
     if isinstance(layers, int) and spec.target_layers[-1] > layers:
         raise ModelError(
-            f"target_layers {list(spec.target_layers)} pass the target's {layers} layers",
+            f"target_layers {list(spec.target_layers)} exceed the target's {layers} layers",
             where=where,
             hint="is --target the model this draft was trained for?",
         )

@@ -18,6 +18,7 @@ ARCHITECTURE = "dflash"
 PREFIX = ARCHITECTURE + "."
 MASK_KEY = "tokenizer.ggml.mask_token_id"
 QUANTIZATION_VERSION = 2
+MAX_ITEMS = 4096  # of an array under `dflash.`: one for each layer of a draft or a target
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,11 @@ def _read(key: Key, metadata: Metadata) -> Scalar | tuple[Any, ...] | None:
         return None
     if not key.fits(value):
         raise ModelError(f"has type {value.type.name}, expected {key.type_name}", where=key.full)
-    return tuple(value.value.items()) if isinstance(value.value, Array) else value.value
+    if not isinstance(value.value, Array):
+        return value.value
+    if value.value.count > MAX_ITEMS:
+        raise ModelError(f"holds {value.value.count:,} items, at most {MAX_ITEMS:,} make sense", where=key.full)
+    return tuple(value.value.items())
 
 
 def _make(make: Callable[..., Any], values: dict[str, Any], name: str) -> Any:

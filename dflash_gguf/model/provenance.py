@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dflash_gguf.bytesio.source import LocalFile
+from dflash_gguf.formats.gguf.emit import encode_header
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import MetaValue
 from dflash_gguf.model.checkpoint import Identity
+from dflash_gguf.model.metadata import encode_spec
 from dflash_gguf.model.spec import DraftSpec
 
 MAX_CARD = 1 << 20
@@ -49,7 +51,8 @@ def parse_card(text: str) -> Card:
     import yaml
 
     try:
-        front = yaml.safe_load(match[1])
+        # only texts: the other loader's dates, numbers and tags fail in their own ways
+        front = yaml.load(match[1], yaml.BaseLoader)  # noqa: S506 - constructs str, list and dict alone
     except (yaml.YAMLError, RecursionError):
         return Card()
     if not isinstance(front, Mapping):
@@ -61,7 +64,7 @@ def _text(value: Any) -> str | None:
     """A string, or the only or first one of a list."""
     if isinstance(value, list) and value:
         value = value[0]
-    return value if isinstance(value, str) and value.strip() else None
+    return value if isinstance(value, str) and value.strip().lower() not in ("", "~", "null") else None
 
 
 def target_identity(folder: Path, card: Card) -> Identity:
@@ -91,10 +94,24 @@ def size_label(parameters: int) -> str:
     return str(parameters)
 
 
-def provenance_pairs(draft: Identity, target: Identity, card: Card, config: Path) -> list[tuple[str, MetaValue]]:
-    """License, source and base model; nothing that depends on this machine or the time."""
+def spec_sha256(spec: DraftSpec) -> str:
+    """Hash of what a draft's config says, in hex: one for all dialects, and for whatever its other keys hold.
+
+    The sections for a vision target are left out: they come from the target.
+    """
     import hashlib
 
+    said = [*encode_spec(replace(spec, rope_dimension_sections=None)), *_vocabulary_pairs(spec)]
+    return hashlib.sha256(encode_header(said, []).data).hexdigest()
+
+
+def _vocabulary_pairs(spec: DraftSpec) -> list[tuple[str, MetaValue]]:
+    rows = {"mask": spec.mask_token_id, "vocab": spec.vocab_size, "draft_vocab": spec.draft_vocab_size or 0}
+    return [(name, MetaValue(ValueType.UINT32, value)) for name, value in rows.items()]
+
+
+def provenance_pairs(draft: Identity, target: Identity, card: Card, spec: DraftSpec) -> list[tuple[str, MetaValue]]:
+    """License, source and base model; nothing that depends on this machine or the time."""
     pairs: list[tuple[str, str | None]] = [
         ("general.license", card.license),
         ("general.license.name", card.license_name),
@@ -102,7 +119,7 @@ def provenance_pairs(draft: Identity, target: Identity, card: Card, config: Path
         ("general.source.name", _repo_name(draft)),
         ("general.source.version", draft.revision),
         ("general.source.repo_url", draft.repo_url),
-        ("general.source.config_sha256", hashlib.sha256(config.read_bytes()).hexdigest()),
+        ("general.source.spec_sha256", spec_sha256(spec)),
     ]
     result = [(key, MetaValue(ValueType.STRING, value)) for key, value in pairs if value]
     base = "general.base_model."

@@ -86,6 +86,9 @@ def choose_types(
     tied = all(name != "output.weight" for name, _ in named)
     choices, used = [], set[int]()
     for name, ne in named:
+        if name == "d2t":
+            choices.append(TypeChoice(GGMLType.I64, "token ids"))
+            continue
         if not is_matrix(name, ne):
             choices.append(TypeChoice(GGMLType.F32, "vectors and conv bases stay F32"))
             continue

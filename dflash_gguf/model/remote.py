@@ -10,7 +10,9 @@ from dflash_gguf.bytesio.hub.remote_file import RemoteFile
 from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.errors import HubError, ModelError, UsageError
 from dflash_gguf.formats.safetensors import SourceTensor, read_header
-from dflash_gguf.model.checkpoint import INDEX, MAX_CONFIG, MAX_INDEX, read_json, shards
+from dflash_gguf.model.checkpoint import INDEX, MAX_CONFIG, MAX_INDEX, read_config, read_json, shards
+from dflash_gguf.model.quantization import HF_QUANT_CONFIG
+from dflash_gguf.model.target import EMBEDDING, HEAD, Target, open_target, target_of_gguf
 
 CARD = "README.md"
 #: what a target's tokenizer is made of; never its weights
@@ -21,12 +23,13 @@ TARGET_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
+    "tokenizer.model",  # wins over a tokenizer.json with byte fallback
     "chat_template.jinja",
     "chat_template.json",
 )
-#: fetched only to say what kind of tokenizer a target without a tokenizer.json has
-_OTHER_TOKENIZERS = ("tokenizer.model", "tiktoken.model", "qwen.tiktoken", "tekken.json", "vocab.json", "vocab.txt")
-_VOCABULARY = ("embed_tokens.weight", "lm_head.weight")
+#: fetched only for a target without a tokenizer.json: to be read, or to say what kind it is
+_OTHER_TOKENIZERS = ("tiktoken.model", "qwen.tiktoken", "tekken.json", "vocab.json", "vocab.txt")
+_VOCABULARY = (EMBEDDING, HEAD)
 _TEMPLATES = "additional_chat_templates/"
 MAX_TOKENIZER = 256 << 20
 
@@ -47,7 +50,8 @@ def draft_config_folder(draft: str, hub: Hub) -> Path:
     if ref is None:
         return Path(draft)
     listing = hub.listing(ref)
-    return _fetch(hub, listing, ref.path, [n for n in ("config.json", CARD) if n in _names(listing, ref.path)])
+    names = _names(listing, ref.path)
+    return _fetch(hub, listing, ref.path, [name for name in ("config.json", HF_QUANT_CONFIG, CARD) if name in names])
 
 
 def target_folder(target: str, hub: Hub) -> Path:
@@ -91,6 +95,19 @@ def whole_target_folder(target: str, hub: Hub) -> Path:
     return folder
 
 
+def complete_folder(draft: str, hub: Hub) -> Path:
+    """As `draft_folder`, with every file that is not hidden: what copying a checkpoint takes."""
+    ref = parse_reference(draft)
+    if ref is None:
+        return Path(draft)
+    listing = hub.listing(ref)
+    _fetch_draft(hub, listing, ref.path)
+    prefix = f"{ref.path}/" if ref.path else ""
+    names = [path for path in listing.files if path.startswith(prefix)]
+    shown = [path for path in names if not any(part.startswith(".") for part in path.split("/"))]
+    return hub.fetch(listing, shown) / ref.path
+
+
 def gguf_path(file: str, hub: Hub) -> Path:
     """A GGUF whose weights will be read: a local path as it is, a file of a repository from the cache."""
     ref = parse_reference(file)
@@ -128,18 +145,32 @@ def vocabulary_tensors(target: str, hub: Hub) -> dict[str, SourceTensor]:
     return found
 
 
-def pair_folders(draft: str, target: str, hub: Hub) -> tuple[Path, Path]:
-    """Draft and target; both are resolved to a commit before any file is fetched, the large ones last."""
+def open_pair(draft: str, target: str, hub: Hub) -> tuple[Path, Target]:
+    """A draft's folder and its target (a folder, a repository or a GGUF of either).
+
+    Both are resolved to a commit before any file is fetched, the large ones last; of a GGUF on the Hub the header is
+    read where it is.
+    """
     for argument in (draft, target):
         if ref := parse_reference(argument):
             hub.listing(ref)
+    opened = _open_target(target, hub)
+    return draft_folder(draft, hub), opened
+
+
+def _open_target(target: str, hub: Hub) -> Target:
+    ref = parse_reference(target)
+    if ref is None:
+        return open_target(Path(target))
+    if ref.path.endswith(".gguf"):
+        return target_of_gguf(hub.open(ref))
     folder = target_folder(target, hub)
-    return draft_folder(draft, hub), folder
+    return Target(folder, read_config(folder), weights=lambda: vocabulary_tensors(target, hub))
 
 
 def _fetch_draft(hub: Hub, listing: Listing, folder: str) -> Path:
     names = _names(listing, folder)
-    small = [name for name in ("config.json", CARD, "mask_embedding.pt") if name in names]
+    small = [name for name in ("config.json", HF_QUANT_CONFIG, CARD, "mask_embedding.pt") if name in names]
     local = _fetch(hub, listing, folder, small)
     return _fetch(hub, listing, folder, _weights(hub, listing, folder, names)) or local
 

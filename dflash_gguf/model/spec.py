@@ -53,6 +53,7 @@ class DraftSpec:
     target_layers: tuple[int, ...]
     mask_token_id: int
     vocab_size: int
+    draft_vocab_size: int | None = None  # tokens that a reduced head can propose; the header does not say it
     v2: DynamicConv | None = None
     rope_dimension_count: int | None = None
     rope_scaling: RopeScaling | None = None

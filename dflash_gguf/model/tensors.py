@@ -42,7 +42,10 @@ def draft_tensors(spec: DraftSpec) -> list[DraftTensor]:
 def _globals(spec: DraftSpec) -> Iterator[DraftTensor]:
     hidden, vocab = spec.embedding_length, spec.vocab_size
     yield DraftTensor("token_embd.weight", "embed_tokens.weight", (vocab, hidden), optional=True)
-    yield DraftTensor("output.weight", "lm_head.weight", (vocab, hidden), optional=True)
+    reduced = spec.draft_vocab_size
+    yield DraftTensor("output.weight", "lm_head.weight", (reduced or vocab, hidden), optional=reduced is None)
+    if reduced is not None:
+        yield DraftTensor("d2t", "d2t", (reduced,))
     yield DraftTensor("fc.weight", "fc.weight", (hidden, len(spec.target_layers) * hidden))
     yield DraftTensor("enc.output_norm.weight", "hidden_norm.weight", (hidden,), f32=True)
     yield DraftTensor("output_norm.weight", "norm.weight", (hidden,), f32=True)
@@ -80,7 +83,11 @@ def _layer(spec: DraftSpec, layer: int) -> Iterator[DraftTensor]:
 
 
 #: other names under which a checkpoint may hold the same tensor
-_ALIASES = (("self_attn.sinks", "self_attn.attention_sink_bias"),)
+_ALIASES = (
+    ("self_attn.sinks", "self_attn.attention_sink_bias"),
+    ("encoder.output_norm_enc.", "hidden_norm."),  # transformers' form of Muse Glimmer's assistant
+    ("encoder.fc.", "fc."),
+)
 
 
 def canonical_source_name(name: str) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash_gguf.convert.threads import share
-from dflash_gguf.convert.tiles import TileReader
+from dflash_gguf.conversion.threads import share
+from dflash_gguf.conversion.tiles import TileReader
 from dflash_gguf.formats.blocks import announced
 from dflash_gguf.model.quantization import BLOCK
 from dflash_gguf.mxfp8.plan import CheckpointPlan, PlannedWeight

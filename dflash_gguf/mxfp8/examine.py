@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from dflash_gguf.convert.sources import Pair, pair_tensors
-from dflash_gguf.convert.threads import share
-from dflash_gguf.convert.tiles import TileReader
+from dflash_gguf.conversion.sources import Pair, pair_tensors
+from dflash_gguf.conversion.threads import share
+from dflash_gguf.conversion.tiles import TileReader
 from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.safetensors import SourceTensor
 from dflash_gguf.model.checkpoint import Checkpoint, read_config

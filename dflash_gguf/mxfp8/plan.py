@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dflash_gguf.convert.sources import FP8, READABLE, Pair, pair_tensors
+from dflash_gguf.conversion.sources import FP8, READABLE, Pair, pair_tensors
 from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.safetensors import EncodedHeader, SourceTensor, StoredTensor, encode_header
 from dflash_gguf.model.checkpoint import INDEX, Checkpoint, Identity, read_config

@@ -23,8 +23,9 @@ STEPS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, and where."""
+    """One thing that is wrong, where, and which step found it."""
 
+    step: str
     where: str
     message: str
 
@@ -50,21 +51,21 @@ class Record:
     """Where the steps write down what they find; may be used from several threads."""
 
     def __init__(self) -> None:
-        self.taken: set[str] = set()
+        self.taken: dict[str, None] = {}
         self.qualified: list[str] = []
         self.skipped: dict[str, str] = {}
         self.findings: list[Finding] = []
         self._lock = threading.Lock()
 
     def wrong(self, where: str, message: str) -> None:
-        """Note a finding."""
+        """Note a finding of the step that is being taken."""
         with self._lock:
-            self.findings.append(Finding(where, message))
+            self.findings.append(Finding(next(reversed(self.taken)), where, message))
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """A step: an error about the files is a finding; without any it is passed."""
-        self.taken.add(name)
+        self.taken[name] = None
         before = len(self.findings)
         try:
             yield

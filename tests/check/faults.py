@@ -14,7 +14,7 @@ import numpy as np
 from builders import target_config, v2_config, write_draft, write_target
 from builders_gguf import Parts, target_gguf
 
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.formats.gguf.types import GGMLType, ValueType
 from dflash_gguf.formats.gguf.values import Array
 
@@ -1038,9 +1038,9 @@ def one_byte_flipped_in_q8_0(shop: Workshop) -> Case:
     return Case(shop.write(parts, "dflash-Tiny-Q8_0.gguf"), {"source": shop.draft})
 
 
-@breaks("SR503", "general.source.config_sha256", "warning")
+@breaks("SR503", "general.source.spec_sha256", "warning")
 def hash_of_an_older_config(shop: Workshop) -> Case:
-    parts = shop.parts().set("general.source.config_sha256", STR, "0" * 64)
+    parts = shop.parts().set("general.source.spec_sha256", STR, "0" * 64)
     return Case(shop.write(parts), {"source": shop.draft})
 
 

@@ -13,10 +13,10 @@ from builders_gguf import Parts
 from check.faults import I32, MASK, TOKENS, U32, Workshop
 from dflash_gguf.bytesio.hub import Hub
 from dflash_gguf.bytesio.source import MemorySource
-from dflash_gguf.check import FileReport
-from dflash_gguf.check.place import Place
-from dflash_gguf.check.registry import all_rules
-from dflash_gguf.check.run import Runner
+from dflash_gguf.checks import FileReport
+from dflash_gguf.checks.place import Place
+from dflash_gguf.checks.registry import all_rules
+from dflash_gguf.checks.run import Runner
 
 #: numbers that overflow something
 EXTREMES = (0, 1, 2, 31, 33, 255, (1 << 16) - 1, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 40)

@@ -13,8 +13,8 @@ from subprocess import CompletedProcess
 import pytest
 
 from check.faults import FAULTS, NAME, Workshop
-from dflash_gguf.check import check
-from dflash_gguf.check.registry import all_rules
+from dflash_gguf.checks import check
+from dflash_gguf.checks.registry import all_rules
 from dflash_gguf.cli import main
 from dflash_gguf.errors import FormatError, UsageError
 

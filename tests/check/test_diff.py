@@ -11,7 +11,7 @@ from conftest import Run
 
 from check.compare_helpers import decoded
 from check.faults import NAME, U32, Workshop, quantized
-from dflash_gguf.check.diff import diff
+from dflash_gguf.checks.diff import diff
 from dflash_gguf.errors import FormatError, UsageError
 
 

@@ -8,7 +8,7 @@ import yaml
 from builders import ROOT
 
 from check.faults import Workshop
-from dflash_gguf.check import check
+from dflash_gguf.checks import check
 
 DOCS = ROOT / "docs"
 

@@ -9,8 +9,8 @@ import pytest
 from builders import v1_config, v2_config
 
 from check.faults import I32, LAYERS, NAME, U32, Workshop
-from dflash_gguf.check import FileReport, check
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.checks import FileReport, check
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.gguf.types import ValueType
 

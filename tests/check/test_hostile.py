@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from check.faults import FAULTS, Case, Workshop
 from check.hostile import EXTREMES, EXTREMES_64, Layout, check_bytes, delete, duplicate, insert, overwrite, tiny
 from dflash_gguf.bytesio.hub import Hub
-from dflash_gguf.check import FileReport, Report, check
-from dflash_gguf.check.place import locate
-from dflash_gguf.check.render import FORMATS, renderer
-from dflash_gguf.check.target import Target, open_target
+from dflash_gguf.checks import FileReport, Report, check
+from dflash_gguf.checks.place import locate
+from dflash_gguf.checks.render import FORMATS, renderer
+from dflash_gguf.checks.target import Target, open_target
 
 QUICK = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 THOROUGH = settings(max_examples=20_000, deadline=None, suppress_health_check=list(HealthCheck))

@@ -11,10 +11,10 @@ import pytest
 import xmlschema
 
 from check.faults import FAULTS, NAME, STR, Workshop
-from dflash_gguf.check import FileReport, Finding, Report, Severity, check
-from dflash_gguf.check.registry import all_rules
-from dflash_gguf.check.render import FORMATS, renderer
-from dflash_gguf.check.render.github import LIMIT, summary
+from dflash_gguf.checks import FileReport, Finding, Report, Severity, check
+from dflash_gguf.checks.registry import all_rules
+from dflash_gguf.checks.render import FORMATS, renderer
+from dflash_gguf.checks.render.github import LIMIT, summary
 from dflash_gguf.errors import UsageError
 
 DATA = Path(__file__).parents[1] / "data"

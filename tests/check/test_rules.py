@@ -8,8 +8,8 @@ import pytest
 from builders_gguf import target_gguf
 
 from check.faults import FAULTS, NAME, Workshop, quantized
-from dflash_gguf.check import FileReport, check
-from dflash_gguf.check.registry import all_rules
+from dflash_gguf.checks import FileReport, check
+from dflash_gguf.checks.registry import all_rules
 
 
 def only(file: Path, **options: object) -> FileReport:

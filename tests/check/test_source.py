@@ -7,8 +7,8 @@ import pytest
 
 from check.compare_helpers import decoded, requantized
 from check.faults import Workshop, quantized
-from dflash_gguf.check import Finding, check
-from dflash_gguf.check.compare_source import RMSE_BOUND
+from dflash_gguf.checks import Finding, check
+from dflash_gguf.checks.compare_source import RMSE_BOUND
 from dflash_gguf.formats.blocks import dequantize, quantize
 from dflash_gguf.formats.gguf.types import GGMLType, tensor_bytes
 

@@ -42,4 +42,4 @@ def test_quick_texts_are_the_whole_ones(tmp_path: Path, name: str) -> None:
     ]
     path.write_text(LAYOUTS[name](tokenizer))
     whole = load_tokenizer(folder, vocab_size=2048, mask_token_id=2030)
-    assert load_texts(folder, vocab_size=2048) == (whole.pre, list(whole.tokens.strings()))
+    assert load_texts(folder, vocab_size=2048) == (whole.model, whole.pre, list(whole.tokens.strings()))

@@ -20,16 +20,16 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 with atheris.instrument_imports(include=["dflash_gguf"]):
     from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.bytesio.source import MemorySource
-    from dflash_gguf.check.finding import Report
-    from dflash_gguf.check.registry import all_rules
-    from dflash_gguf.check.render import renderer
-    from dflash_gguf.check.run import Runner
+    from dflash_gguf.checks.finding import Report
+    from dflash_gguf.checks.registry import all_rules
+    from dflash_gguf.checks.render import renderer
+    from dflash_gguf.checks.run import Runner
 
     RULES = all_rules()  # imports the rules, which have to be instrumented too
     RENDERERS = [renderer(name) for name in ("text", "sarif")]
 
 if TYPE_CHECKING:
-    from dflash_gguf.check.place import Place
+    from dflash_gguf.checks.place import Place
 
 
 class _Source(MemorySource):

@@ -16,7 +16,7 @@ from builders import ROOT
 from huggingface_hub.utils import close_session
 
 from dflash_gguf.bytesio.hub import transport
-from dflash_gguf.cli.main import main
+from dflash_gguf.cli.process import SIGNALS, main
 from hub.small_hub import TOKEN, SmallHub, small_hub
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -72,7 +72,7 @@ def run_here(
     def call(*arguments: object) -> Result:
         monkeypatch.chdir(work)
         monkeypatch.setattr(sys, "argv", ["dflash-gguf", *map(str, arguments)])
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}
         capsys.readouterr()
         try:
             main()

@@ -11,7 +11,7 @@ import pytest
 from builders import v2_config, write_draft, write_target
 
 from dflash_gguf.bytesio.source import MemorySource
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.formats.gguf.emit import OutTensor, encode_header
 from dflash_gguf.formats.gguf.scan import scan_header
 from dflash_gguf.formats.gguf.types import ValueType

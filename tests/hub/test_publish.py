@@ -10,7 +10,7 @@ import pytest
 import yaml
 from builders import v2_config, write_draft, write_target
 
-from dflash_gguf.convert import Options, convert
+from dflash_gguf.conversion import Options, convert
 from dflash_gguf.model.card import MARK
 from hub.conftest import Here, Run
 from hub.small_hub import TOKEN, SmallHub, git_oid, sha256
@@ -64,7 +64,7 @@ def test_the_card(hub: SmallHub, run_here: Here, files: list[Path], token: str) 
     front = yaml.safe_load(card.split("---")[1])
     assert front["license"] == "apache-2.0"
     assert front["license_link"] == "https://example.com/l"
-    assert front["base_model"] == "org/Tiny"
+    assert (front["base_model"], front["base_model_relation"]) == ("org/Tiny-DFlash2", "quantized")
     for path in files:
         assert re.search(rf"`{path.name}` \| \w+ \| {path.stat().st_size:,} \| \d+", card)
     assert "block_size: 8" in card

@@ -9,8 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from numba import njit, types
+from numba import config, njit, types
 from numba.core.caching import FunctionCache
+
+from dflash_gguf.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +37,18 @@ def _room_digest() -> str:
 class _RoomCache(FunctionCache):  # type: ignore[misc]  # numba has no type information
     """Numba's cache, keyed by all sources of the room; a cache that cannot be read or written is no error."""
 
-    _FAULTS = (OSError, EOFError, pickle.UnpicklingError)
+    #: What unpickling damaged bytes may raise: they can spell any instruction.
+    _DAMAGED = (
+        ArithmeticError,
+        AttributeError,
+        EOFError,
+        ImportError,
+        LookupError,
+        MemoryError,
+        TypeError,
+        ValueError,
+        pickle.UnpicklingError,
+    )
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return (*super()._index_key(sig, codegen), _room_digest())
@@ -43,14 +56,16 @@ class _RoomCache(FunctionCache):  # type: ignore[misc]  # numba has no type info
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except self._FAULTS:
+        except OSError:
+            return None
+        except self._DAMAGED:
+            with suppress(OSError):
+                self.flush()  # else nothing could be saved in its place
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        try:
+        with suppress(OSError, *self._DAMAGED):
             super().save_overload(sig, data)
-        except self._FAULTS:
-            return
 
 
 def inner(function: _Function) -> _Function:
@@ -65,6 +80,8 @@ def kernel(*arguments: Any) -> Callable[[_Function], _Function]:
     """
 
     def compile_now(function: _Function) -> _Function:
+        if config.DISABLE_JIT:
+            raise UsageError("NUMBA_DISABLE_JIT is set: the kernels are only right when compiled", hint="unset it")
         dispatcher = njit(nogil=True, error_model="numpy")(function)
         with suppress(RuntimeError):  # neither directory can be written: compile at each start
             dispatcher._cache = _RoomCache(function)  # noqa: SLF001 - what enable_caching() does, with our class

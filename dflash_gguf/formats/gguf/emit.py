@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dflash_gguf.formats.gguf.layout import padded
 from dflash_gguf.formats.gguf.types import SCALAR_FORMAT, GGMLType, ValueType, tensor_bytes
@@ -40,7 +40,7 @@ class OutTensor:
 class EncodedHeader:
     """A header's bytes (padded to the data), and where every tensor and the file end: absolute offsets."""
 
-    data: bytes
+    data: bytes = field(repr=False)
     offsets: tuple[int, ...]
     file_size: int
 
@@ -61,7 +61,11 @@ def encode_header(
     for tensor in tensors:
         relative.append(position)
         dims = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
-        parts += (_string(tensor.name.encode()), dims, struct.pack("<IQ", tensor.type, position))
+        parts += (
+            _string(tensor.name.encode("utf-8", "surrogateescape")),
+            dims,
+            struct.pack("<IQ", tensor.type, position),
+        )
         position += padded(tensor.size, alignment)
     header = b"".join(parts)
     header += b"\0" * (padded(len(header), alignment) - len(header))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"GGUF"
 DEFAULT_ALIGNMENT = 32
-MAX_HEADER = 64 << 20  # the largest published vocabulary needs 14 MB
+MAX_HEADER = 48 << 20  # read within 100 MB of memory; the largest published vocabulary needs 14 MB
 MAX_COUNT = 65_536  # keys or tensors; ggml itself stops at 512 blocks of a few dozen tensors
 MAX_KEY = 65_535
 MAX_DIMS = 4
@@ -172,7 +172,8 @@ class _Scanner:
     def take_bytes(self, length: int, what: str) -> bytes:
         self.need(length, what)
         start, self.position = self.position, self.position + length
-        return bytes(self.data[start : self.position])
+        with memoryview(self.data) as view:
+            return bytes(view[start : self.position])
 
     def _preamble(self) -> tuple[int, int, int]:
         if self.source.size < 4 or self.source.read(0, 4) != MAGIC:
@@ -258,12 +259,14 @@ class _Scanner:
 
     def _string(self, key: str) -> str:
         length = self.take(_U64, f"the length of {key}")
-        raw = self.take_bytes(length, f"the string {key}")
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            self.warnings.append(Defect("GF007", "the string is not UTF-8", key))
-            return raw.decode("utf-8", "surrogateescape")
+        self.need(length, f"the string {key}")
+        start, self.position = self.position, self.position + length
+        with memoryview(self.data) as data, data[start : self.position] as raw:  # a string may be most of the file
+            try:
+                return str(raw, "utf-8")
+            except UnicodeDecodeError:
+                self.warnings.append(Defect("GF007", "the string is not UTF-8", key))
+                return str(raw, "utf-8", "surrogateescape")
 
     def _array(self, key: str) -> _RawArray:
         item_type = self._value_type(self.take(_U32, f"the item type of {key}"), key)
@@ -333,7 +336,8 @@ class _Scanner:
         return RawTensorInfo(name, ggml_type, shape, self.take(_U64, f"the offset of {name}"))
 
     def _check_padding(self, data_offset: int) -> None:
-        end = min(data_offset, self.source.size)
+        """Look at the padding, or its start: an alignment may be 2 GiB."""
+        end = min(data_offset, self.source.size, self.position + _PIECE)
         padding = self.source.read(self.position, end - self.position)
         if padding.strip(b"\0"):
             self.warnings.append(Defect("GF007", "the padding before the tensor data is not zero", "header"))

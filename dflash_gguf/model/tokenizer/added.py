@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.errors import FormatError
 from dflash_gguf.model.checkpoint import read_json
+from dflash_gguf.model.tokenizer.byte_chars import through_bytes
 from dflash_gguf.model.tokenizer.files import as_list, as_object, brief
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ SPECIAL_WORDS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 #: Texts that other models' tokenizers use for control tokens without marking them so.
 _LOOK_SPECIAL = frozenset({"<pad>", "<mask>", "<2mass>", "[@BOS@]"})
 _SPECIAL_BRACKETS = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
+
+
+#: special tokens that a tokenizer's class names where its files do not
+_CLASS_DEFAULTS = {
+    "GemmaTokenizer": {"bos": "<bos>", "eos": "<eos>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +40,22 @@ class Added:
     @property
     def control(self) -> bool:
         """Whether llama.cpp must treat it as a control token: marked special, or looking like one."""
-        text = self.decoded
-        brackets = any(text.startswith(a) and text.endswith(b) for a, b in _SPECIAL_BRACKETS)
-        return self.special or text in _LOOK_SPECIAL or brackets
+        return self.special or looks_special(self.decoded)
 
     @property
     def decoded(self) -> str:
         """The text as the byte-level decoder gives it back, for a token that normalization never meets."""
-        return self.text if self.normalized else _through_bytes(self.text)
+        return self.text if self.normalized else through_bytes(self.text)
 
     @property
     def row_text(self) -> str:
         """The text of its row: a user-defined token has spaces where SentencePiece has U+2581."""
         return self.decoded if self.control else self.decoded.replace("\u2581", " ")
+
+
+def looks_special(text: str) -> bool:
+    """Whether a token's text says that it is a control token, however it is marked."""
+    return text in _LOOK_SPECIAL or any(text.startswith(a) and text.endswith(b) for a, b in _SPECIAL_BRACKETS)
 
 
 def listed_tokens(target: Target, base: dict[str, int]) -> dict[str, Added]:
@@ -70,31 +80,35 @@ def all_added(target: Target, listed: dict[str, Added], base: dict[str, int]) ->
     """
     tokens = dict(listed)
     warnings: list[str] = []
-    for token in _listed_elsewhere(target, listed):
+    elsewhere = decoder_tokens(target)
+    if elsewhere is None:
+        elsewhere = [token for token in mapped_tokens(target) if token.text not in listed]
+    for token in elsewhere:
         known = tokens[token.text].id if token.text in tokens else base.get(token.text, token.id)
         if known != token.id:
             warnings.append(f"token {brief(token.text)} has id {known} in tokenizer.json, {token.id} elsewhere")
         tokens[token.text] = replace(token, id=known)
     warnings += _renumbered(listed, base)
-    for text in _named(target):
+    for text in named_tokens(target):
         tokens[text] = _named_token(text, tokens, base, warnings)
     return _by_id(tokens, target.tokenizer_path), tuple(warnings)
 
 
-def _listed_elsewhere(target: Target, listed: dict[str, Added]) -> list[Added]:
+def decoder_tokens(target: Target) -> list[Added] | None:
+    """The tokens of tokenizer_config.json's `added_tokens_decoder`, None where it has none."""
     settings = target.settings or {}
-    if "added_tokens_decoder" in settings:
-        where = f"{target.settings_path}: added_tokens_decoder"
-        decoder = as_object(settings["added_tokens_decoder"], where)
-        return [_parse(entry, _decimal(key, where), where) for key, entry in decoder.items()]
+    if "added_tokens_decoder" not in settings:
+        return None
+    where = f"{target.settings_path}: added_tokens_decoder"
+    decoder = as_object(settings["added_tokens_decoder"], where)
+    return [_parse(entry, _decimal(key, where), where) for key, entry in decoder.items()]
+
+
+def mapped_tokens(target: Target) -> list[Added]:
+    """The tokens of added_tokens.json, if there is one."""
     path = target.folder / "added_tokens.json"
-    if not path.is_file():
-        return []
-    return [
-        _parse({"content": text}, token_id, str(path))
-        for text, token_id in read_json(path).items()
-        if text not in listed
-    ]
+    entries = read_json(path) if path.is_file() else {}
+    return [_parse({"content": text}, token_id, str(path)) for text, token_id in entries.items()]
 
 
 def _parse(entry: Any, token_id: Any, where: str) -> Added:
@@ -124,15 +138,17 @@ def _renumbered(listed: dict[str, Added], base: dict[str, int]) -> list[str]:
     return []
 
 
-def _named(target: Target) -> list[str]:
+def named_tokens(target: Target) -> list[str]:
+    """Texts that the JSON files name as bos, eos, … or as further special tokens."""
     settings = target.settings or {}
     sources = [settings]
     legacy = target.folder / "special_tokens_map.json"
     if "added_tokens_decoder" not in settings and legacy.is_file():
         sources.append(read_json(legacy))
     entries: list[Any] = []
+    defaults = _CLASS_DEFAULTS.get(str(settings.get("tokenizer_class")).removesuffix("Fast"), {})
     for source in sources:
-        entries += [source.get(f"{word}_token") for word in SPECIAL_WORDS]
+        entries += [source.get(f"{word}_token", defaults.get(word)) for word in SPECIAL_WORDS]
         for key in ("additional_special_tokens", "extra_special_tokens"):
             more = source.get(key)
             entries += more if isinstance(more, list) else list(more.values()) if isinstance(more, dict) else []
@@ -157,23 +173,3 @@ def _by_id(tokens: dict[str, Added], where: str) -> list[Added]:
         if first.id == second.id:
             raise FormatError(f"id {first.id} is both {brief(first.text)} and {brief(second.text)}", where=where)
     return ordered
-
-
-def _byte_of_char() -> dict[str, int]:
-    """GPT-2's printable stand-ins for bytes: Latin-1 characters stand for themselves, the rest from U+0100 on."""
-    own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    table = {chr(byte): byte for byte in own}
-    rest = (byte for byte in range(256) if byte not in own)
-    return table | {chr(0x100 + i): byte for i, byte in enumerate(rest)}
-
-
-_BYTE_OF_CHAR = _byte_of_char()
-
-
-def _through_bytes(text: str) -> str:
-    """What a byte-level decoder makes of a token: text that is no byte string stays as it is."""
-    if text.isascii() and text.isprintable() and " " not in text:
-        return text
-    if not all(char in _BYTE_OF_CHAR for char in text):
-        return text
-    return bytes(_BYTE_OF_CHAR[char] for char in text).decode("utf-8", "replace")

@@ -27,6 +27,8 @@ class _Rule:
 _END = "<|endoftext|>"
 _RULES = (
     _Rule(r"chatglm.*|glmforcausallm|glm", (("eos", _END), ("eot", "<|user|>"), ("unk", _END))),
+    _Rule(r"qwenlmheadmodel", (("bos", _END), ("eos", _END), ("unk", _END))),
+    _Rule(r"dots3note.*", (("eot", "<|endofassistant|>"),)),
     _Rule(
         r"glm4forcausallm|glm4vforconditionalgeneration|glmocr.*|glm4v?",
         (("eos", _END), ("eot", "<|user|>"), ("unk", _END), ("bos", _END)),
@@ -38,10 +40,25 @@ _RULES = (
     ),
 )
 
-#: Architectures whose converter also writes add_space_prefix.
-_SPACE_PREFIX = re.compile(
+#: Architectures that llama.cpp converts as Llama's.
+_LLAMA = re.compile(
     r"llamaforcausallm|mistralforcausallm|mixtralforcausallm|vllama3forcausallm|llavaforconditionalgeneration"
-    r"|voxtralforconditionalgeneration|iquestcoderforcausallm|llamamodel|smollm3forcausallm"
+    r"|voxtralforconditionalgeneration|iquestcoderforcausallm|llamamodel|smollm3forcausallm|arceeforcausallm"
+    r"|llamabidirectionalmodel|apertusforcausallm|afmoeforcausallm|cogvlmforcausallm|granite(moe)?(swa)?forcausallm"
+    r"|granite(moeshared|switch)forcausallm|janusforconditionalgeneration|nanbeigeforcausallm"
+    r"|sarashina2visionforcausallm|mistral3forconditionalgeneration|ministral3forcausallm"
+)
+
+#: Ids that a family writes after all other keys, whatever the JSON files say: architecture, rows (None: any), ids.
+_LATE_IDS: tuple[tuple[str, int | None, dict[str, int]], ...] = (
+    ("gemmaforcausallm", None, {"eot": 107}),
+    ("nemotronforcausallm", None, {"pad": 0, "unk": 1}),
+    (_LLAMA.pattern, 32016, {"eot": 32010}),  # CodeLlama
+)
+
+#: Tokens of Gemma 4 that are always shown: the chat parser reads them.
+VISIBLE_GEMMA4 = frozenset(
+    {b"<|channel>", b"<channel|>", b"<|tool_call>", b"<tool_call|>", b"<|tool_response>", b"<tool_response|>", b'<|"|>'}
 )
 
 
@@ -63,12 +80,42 @@ def special_texts(target: Target, added: dict[str, int]) -> dict[str, int]:
     return {word: added[text] for word, text in rule.tokens}
 
 
-def late_end_of_turn(target: Target, added: dict[str, int]) -> int | None:
-    """Id of the end-of-turn token where the family writes it after all other keys."""
-    return added.get("<|eot|>") if target.architecture.startswith("museglimmer") else None
+def late_ids(target: Target, added: dict[str, int], rows: int) -> dict[str, int]:
+    """Special ids that the family writes after all other keys, over any that stand there already."""
+    architecture = target.architecture
+    ids: dict[str, int] = {}
+    for pattern, count, found in _LATE_IDS:
+        if re.fullmatch(pattern, architecture) and count in (None, rows):
+            ids |= {word: token_id for word, token_id in found.items() if token_id < rows}
+    if architecture.startswith("museglimmer") and "<|eot|>" in added:
+        ids["eot"] = added["<|eot|>"]
+    if architecture.startswith("kimilinear") and not target.tokenizer:  # its config names the end of a turn instead
+        eos = (target.settings or {}).get("eos_token") or "[EOS]"
+        ids |= {"eos": added[eos]} if isinstance(eos, str) and eos in added else {}
+    return ids
+
+
+def is_llama(target: Target) -> bool:
+    """Whether llama.cpp converts the target as a Llama: a vocabulary with byte fallback keeps SentencePiece's rules."""
+    return _LLAMA.fullmatch(target.architecture) is not None
 
 
 def space_prefix(target: Target) -> bool | None:
     """`add_prefix_space` of tokenizer_config.json where the family writes it."""
     value = (target.settings or {}).get("add_prefix_space")
-    return value if isinstance(value, bool) and _SPACE_PREFIX.fullmatch(target.architecture) else None
+    return value if isinstance(value, bool) and is_llama(target) else None
+
+
+def late_flags(target: Target, rows: int) -> dict[str, bool]:
+    """`add_…` flags that the family writes after all other keys."""
+    if target.architecture.startswith("gemma4"):
+        return {"add_space_prefix": False, "add_bos_token": True}
+    if target.architecture.startswith("gemma"):
+        return {"add_space_prefix": False}
+    # small Granite and SmolLM models, which are trained without a bos
+    return {"add_bos_token": False} if is_llama(target) and rows == 49152 else {}
+
+
+def own_template_file(target: Target) -> bool:
+    """Whether the family's chat_template.jinja wins over tokenizer_config.json's template, which only includes it."""
+    return re.fullmatch(r"minimax(m1|text01)forcausallm|laguna.*", target.architecture) is not None

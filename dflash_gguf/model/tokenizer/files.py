@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.errors import FormatError, ModelError
+from dflash_gguf.errors import FormatError
 from dflash_gguf.formats.json_text import parse_object
 from dflash_gguf.model.checkpoint import read_config, read_json
 
@@ -23,20 +23,13 @@ MAX_QUOTED = 60
 _MERGES = re.compile(rb'"merges"\s*:\s*\[')
 _END_OF_MERGES = re.compile(rb"\]\s*\}\s*\}\s*\Z")
 
-#: Vocabularies that are not byte-level BPE, by the file that only they have.
-_OTHER_KINDS = {
-    "tokenizer.model": "SentencePiece",
-    "tiktoken.model": "tiktoken",
-    "qwen.tiktoken": "tiktoken",
-    "tekken.json": "tekken",
-    "vocab.json": "slow BPE (vocab.json and merges.txt)",
-    "vocab.txt": "WordPiece",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a target's directory says about its tokenizer. `settings` is None without a tokenizer_config.json."""
+    """What a target's directory says about its tokenizer.
+
+    `tokenizer` is empty without a tokenizer.json, `settings` is None without a tokenizer_config.json.
+    """
 
     folder: Path
     tokenizer: dict[str, Any]
@@ -73,14 +66,13 @@ class Target:
 def read_target(folder: Path) -> Target:
     """Read the three files that decide a tokenizer.
 
-    Raises UsageError without the directory, ModelError without a config.json or for a tokenizer of another kind,
-    FormatError for a file that is not JSON, InputError for one that cannot be read.
+    Raises UsageError without the directory, ModelError without a config.json, FormatError for a file that is not
+    JSON, InputError for one that cannot be read.
     """
     config = read_config(folder)
     tokenizer_file = folder / "tokenizer.json"
-    if not tokenizer_file.is_file():
-        raise _no_tokenizer_json(folder)
-    return _target(folder, config, read_json(tokenizer_file, MAX_FILE_BYTES))
+    tokenizer = read_json(tokenizer_file, MAX_FILE_BYTES) if tokenizer_file.is_file() else {}
+    return _target(folder, config, tokenizer)
 
 
 def _target(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> Target:
@@ -110,12 +102,17 @@ def _without_merges(path: Path) -> dict[str, Any] | None:
     return tokenizer if isinstance(model, dict) and "vocab" in model else None
 
 
-def read_text(path: Path) -> str:
-    """The UTF-8 text of `path`."""
+def read_bytes(path: Path) -> bytes:
+    """All of `path`, if it is no larger than a tokenizer's file may be."""
     with LocalFile(path) as source:
         if source.size > MAX_FILE_BYTES:
             raise FormatError(f"{source.size:,} bytes, expected at most {MAX_FILE_BYTES:,}", where=str(path))
-        raw = source.read(0, source.size)
+        return source.read(0, source.size)
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text of `path`."""
+    raw = read_bytes(path)
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -156,14 +153,3 @@ def brief(value: Any) -> str:
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _no_tokenizer_json(folder: Path) -> FormatError | ModelError:
-    for name, kind in _OTHER_KINDS.items():
-        if (folder / name).is_file():
-            return ModelError(
-                f"a {kind} tokenizer is not supported, byte-level BPE is",
-                where=str(folder / name),
-                hint="no tokenizer.json beside it",
-            )
-    return FormatError("no tokenizer.json", where=str(folder), hint="pass the target's checkpoint directory")

@@ -42,6 +42,8 @@ _CHINESE_JAPANESE = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _LONGEST_SHOWN = 400
 
 _BYTES = "ByteLevel"
+#: SentencePiece's spaces; the splitter behind finds no space any more
+_UNDERSCORES, _AT_SPACES = "spaces become U+2581", "Split at spaces"
 #: steps → ((architecture pattern, name), …); the first pattern that matches wins.
 _FAMILIES: dict[tuple[str, ...], tuple[tuple[str, str], ...]] = {
     (_QWEN2, _BYTES): ((".*", "qwen2"),),
@@ -49,6 +51,7 @@ _FAMILIES: dict[tuple[str, ...], tuple[tuple[str, str], ...]] = {
     (_LLAMA3, _BYTES): (("chatglm.*", "chatglm-bpe"), ("glm.*", "glm4"), ("(llama|smollm).*", "llama-bpe")),
     (_GPT4O, _BYTES): (("minimax.*", "minimax-m2"), ("llama4.*", "llama4"), (".*", "gpt-4o")),
     (_TEKKEN, _BYTES): ((".*", "tekken"),),
+    (_UNDERSCORES, _AT_SPACES): ((".*", "gemma4"),),
     (r"\p{N}{1,3}", _CHINESE_JAPANESE, _DEEPSEEK3, _BYTES): ((".*", "deepseek-v3"),),
 }
 
@@ -90,7 +93,7 @@ def split_steps(tokenizer: dict[str, Any]) -> tuple[str, ...]:
     NFC normalization is no step: llama.cpp leaves it out for every family that asks for it.
     """
     normalizers = _flatten(tokenizer.get("normalizer"), "normalizers")
-    changing = [f"normalizer {_kind(part)}" for part in normalizers if _kind(part) != "NFC"]
+    changing = [_normalizing(part) for part in normalizers if _kind(part) != "NFC"]
     splitters = _flatten(tokenizer.get("pre_tokenizer"), "pretokenizers")
     return tuple(changing + [_step(part) for part in splitters])
 
@@ -113,6 +116,16 @@ def _kind(part: Any) -> str:
     return kind if isinstance(kind, str) else "without a type"
 
 
+def _normalizing(part: Any) -> str:
+    pattern = part.get("pattern") if _kind(part) == "Replace" else None
+    text = pattern.get("String") if isinstance(pattern, dict) else None
+    return _UNDERSCORES if (text, _content(part)) == (" ", "\u2581") else f"normalizer {_kind(part)}"
+
+
+def _content(part: Any) -> Any:
+    return part.get("content") if isinstance(part, dict) else None
+
+
 def _step(part: Any) -> str:
     kind = _kind(part)
     if kind == "ByteLevel":
@@ -120,6 +133,8 @@ def _step(part: Any) -> str:
         return f"ByteLevel{prefix}{' with its regex' if part.get('use_regex', True) else ''}"
     pattern = part.get("pattern") if kind == "Split" else None
     regex = pattern.get("Regex") if isinstance(pattern, dict) else None
+    if isinstance(pattern, dict) and pattern.get("String") == " " and part.get("behavior") == "MergedWithPrevious":
+        return _AT_SPACES
     if not isinstance(regex, str):
         return kind
     behavior, invert = part.get("behavior"), part.get("invert", False)

@@ -51,6 +51,8 @@ def read_specials(target: Target, listed: dict[str, int], vocab_size: int) -> Sp
     """
     settings = target.settings or {}
     draft = _Draft({word: settings.get(f"{word}_token") for word in SPECIAL_WORDS})
+    if target.architecture.startswith("hunyuan") and _raw_id(target, "pad") == -1:
+        draft.words.remove("pad")  # how these configs say that there is none, whatever the tokenizer's files name
     _bos_from_cls(draft)
     _read_post_processor(target, draft)
     ids = _ids_from_names(listed, draft, settings) if settings else {}
@@ -168,11 +170,14 @@ def _read_flag(word: str, flag: Any, draft: _Draft) -> None:
 
 
 def _config_id(target: Target, word: str) -> int | None:
+    value = _raw_id(target, word)
+    return value if type(value) is int else None  # a list of ends of text names no single one
+
+
+def _raw_id(target: Target, word: str) -> Any:
     key = f"{word}_token_id"
     value = target.config.get(key)
-    if value is None:
-        value = target.text_config.get(key)
-    return value if type(value) is int else None  # a list of ends of text names no single one
+    return target.text_config.get(key) if value is None else value
 
 
 def _is_row(word: str, token_id: int, vocab_size: int, draft: _Draft, where: str) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.errors import FormatError
 from dflash_gguf.model.checkpoint import read_json
+from dflash_gguf.model.tokenizer.families import own_template_file
 from dflash_gguf.model.tokenizer.files import check_text, read_text
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ def read_templates(target: Target) -> tuple[dict[str, str], tuple[str, ...]]:
         return {}, ()
     where = f"{target.settings_path}: chat_template"
     found = target.settings["chat_template"] if "chat_template" in target.settings else _from_files(target)
+    jinja = target.folder / "chat_template.jinja"
+    if own_template_file(target) and jinja.is_file():
+        found = read_text(jinja)
     if found is None:
         return {}, ()
     if isinstance(found, str):

@@ -1,4 +1,4 @@
-"""Token rows of a byte-level BPE vocabulary: text and type of every id."""
+"""Token rows: text and type of every id; here those of a vocabulary in tokenizer.json."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ if TYPE_CHECKING:
 
 
 class TokenType(IntEnum):
-    """`tokenizer.ggml.token_type`, as far as byte-level BPE needs it. Source: llama.cpp's `llama_token_type`."""
+    """`tokenizer.ggml.token_type`. Source: llama.cpp's `llama_token_type`."""
 
     NORMAL = 1
+    UNKNOWN = 2
     CONTROL = 3
     USER_DEFINED = 4
     UNUSED = 5
+    BYTE = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """Rows of a vocabulary: `texts[id]` and `types[id]`; `defined` ids have a text of their own.
 
-    `added` maps the text of each added token to its id, `listed` those that tokenizer.json itself lists.
+    `added` maps the text of each added token to its id, `listed` those that tokenizer.json itself lists. `scores`
+    are for the kinds that merge by score.
     """
 
     texts: list[bytes]
@@ -36,6 +39,13 @@ class Vocabulary:
     added: dict[str, int]
     listed: dict[str, int]
     warnings: tuple[str, ...]
+    scores: list[float] | None = None
+
+
+def base_vocabulary(target: Target) -> dict[str, Any]:
+    """`model.vocab` of tokenizer.json."""
+    model = as_object(target.tokenizer.get("model"), f"{target.tokenizer_path}: model")
+    return as_object(model.get("vocab"), f"{target.tokenizer_path}: model.vocab")
 
 
 def read_vocabulary(target: Target, vocab_size: int) -> Vocabulary:
@@ -44,10 +54,9 @@ def read_vocabulary(target: Target, vocab_size: int) -> Vocabulary:
     Raises FormatError for ids that are no ids, are given twice or lie beyond the rows.
     """
     where = target.tokenizer_path
-    model = as_object(target.tokenizer.get("model"), f"{where}: model")
-    base = as_object(model.get("vocab"), f"{where}: model.vocab")
+    base = base_vocabulary(target)
     rows: list[str | None] = [None] * vocab_size
-    _place_base(base, rows, where)
+    place_base(base, rows, where)
     listed = listed_tokens(target, base)
     added, warnings = all_added(target, listed, base)
     types = bytearray([TokenType.NORMAL]) * vocab_size
@@ -80,7 +89,8 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _place_base(base: dict[str, Any], rows: list[str | None], where: str) -> None:
+def place_base(base: dict[str, Any], rows: list[str | None], where: str) -> None:
+    """Put every text of `base` into its row; raises FormatError or ModelError for ids that are none."""
     if not base:
         raise FormatError("model.vocab is empty", where=where)
     if set(map(type, base.values())) != {int}:
@@ -90,7 +100,7 @@ def _place_base(base: dict[str, Any], rows: list[str | None], where: str) -> Non
     if low < 0:
         raise FormatError(f"model.vocab: id {brief(low)} is negative", where=where)
     if high >= len(rows):
-        raise _beyond(len(base), high, len(rows), where)
+        raise beyond(len(base), high, len(rows), where)
     if list(base.values()) == list(range(len(base))):  # as every tokenizer.json is written
         rows[: len(base)] = base
         return
@@ -102,7 +112,7 @@ def _place_base(base: dict[str, Any], rows: list[str | None], where: str) -> Non
 
 def _place_added(token: Added, rows: list[str | None], types: bytearray, where: str) -> None:
     if token.id >= len(rows):
-        raise _beyond(token.id + 1, token.id, len(rows), where)
+        raise beyond(token.id + 1, token.id, len(rows), where)
     present = rows[token.id]
     if present is not None and present != token.text:
         raise FormatError(f"id {token.id} is both {brief(present)} and {brief(token.text)}", where=where)
@@ -110,7 +120,8 @@ def _place_added(token: Added, rows: list[str | None], types: bytearray, where: 
     types[token.id] = TokenType.CONTROL if token.control else TokenType.USER_DEFINED
 
 
-def _beyond(count: int, highest: int, vocab_size: int, where: str) -> ModelError:
+def beyond(count: int, highest: int, vocab_size: int, where: str) -> ModelError:
+    """The error for a vocabulary that does not fit into the draft's rows."""
     return ModelError(
         f"{brief(count)} tokens up to id {brief(highest)}, but the draft has {vocab_size} vocabulary rows",
         where=where,

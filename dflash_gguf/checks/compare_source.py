@@ -1,0 +1,211 @@
+"""SR502: every tensor against the source's, by converting the source once more and comparing bytes.
+
+Where bytes differ, three things can be the case: float copies are exact, so the file is wrong; most tensors of the
+same type are equal, so this one was damaged; or another quantizer wrote the file, and the error decides.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash_gguf.checks.finding import Severity
+from dflash_gguf.checks.registry import Problem
+from dflash_gguf.conversion.plan import PlannedTensor
+from dflash_gguf.conversion.tiles import TileReader
+from dflash_gguf.conversion.vocabulary import MASK_FILE
+from dflash_gguf.formats.blocks import DEQUANTIZABLE, QUANTIZABLE, dequantize, warm_up
+from dflash_gguf.formats.gguf.emit import OutTensor
+from dflash_gguf.formats.gguf.types import BLOCK_SIZE, GGMLType, tensor_bytes
+
+if TYPE_CHECKING:
+    from dflash_gguf.checks.source import SourceDraft
+    from dflash_gguf.checks.subject import Subject
+    from dflash_gguf.formats.gguf.layout import TensorInfo
+
+TILE = 1 << 20  # weights
+
+#: relative RMSE that a type may have: twice what quantizing normally distributed weights gives (docs/rules.md)
+RMSE_BOUND: dict[GGMLType, float] = {
+    GGMLType.F16: 0.001,
+    GGMLType.BF16: 0.006,
+    GGMLType.Q8_0: 0.012,
+    GGMLType.Q6_K: 0.04,
+    GGMLType.Q5_K: 0.08,
+    GGMLType.Q5_0: 0.09,
+    GGMLType.Q5_1: 0.09,
+    GGMLType.Q4_K: 0.16,
+    GGMLType.Q4_0: 0.19,
+    GGMLType.Q4_1: 0.18,
+    GGMLType.Q3_K: 0.32,
+    GGMLType.Q2_K: 0.6,
+}
+_FLOATS = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
+#: what a conversion may have copied from the target
+_FROM_TARGET = ("token_embd.weight", "output.weight")
+_FEW = 0.01  # of a tensor's blocks: fewer than any other quantizer changes
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """One tensor: blocks in all and blocks that differ, relative RMSE against the source, and what it looks like."""
+
+    tensor: TensorInfo
+    blocks: int
+    differing: int
+    rmse: float
+    guess: str = ""
+
+    @property
+    def equal(self) -> bool:
+        return self.differing == 0
+
+
+def compare_source(subject: Subject, original: SourceDraft) -> Iterator[Problem]:
+    """Problems of all tensors that both have. Raises what reading the checkpoint raises."""
+    with original.pairing() as pairing:
+        planned = {
+            pair.tensor.gguf_name: (pair, pair.tensor.rotary and not original.rope_is_neox) for pair in pairing.pairs
+        }
+        both = []
+        for name, (pair, permuted) in planned.items():
+            found = subject.tensors.get(name)
+            if found is None or found.offset + found.size > subject.source.size:
+                continue  # TN301 and GF006 tell
+            if found.shape != pair.tensor.ne:
+                yield Problem(f"ne is {list(found.shape)}, the source's {list(pair.tensor.ne)}", name)
+            elif name == _FROM_TARGET[0] and original.has_mask_row:
+                subject.not_checked.append(f"SR502: {name}: one row is from {MASK_FILE}")
+            elif found.type not in DEQUANTIZABLE:
+                subject.not_checked.append(f"SR502: {name}: weights of type {found.type.name} are not read")
+            else:
+                plan = PlannedTensor(pair.source, OutTensor(name, found.type, found.shape), "", permuted, pair.scale)
+                both.append((found, plan))
+        if extra := [
+            name
+            for name in subject.tensors
+            if name not in planned and subject.canonical.get(name) == name and name not in _FROM_TARGET
+        ]:
+            yield Problem(f"{len(extra)} tensors that the source has not: {', '.join(extra[:10])}", extra[0])
+        results = _compare_all(subject, both, original.spec.key_length)
+    yield from _judge(results)
+
+
+def _judge(results: list[_Compared]) -> Iterator[Problem]:
+    equal: dict[GGMLType, list[bool]] = {}
+    for result in results:
+        equal.setdefault(result.tensor.type, []).append(result.equal)
+    others = []
+    for result in results:
+        if result.equal:
+            continue
+        kind, name = result.tensor.type, result.tensor.name
+        told = (
+            f"{result.differing:,} of {result.blocks:,} blocks differ"
+            if kind not in _FLOATS
+            else (f"{result.differing:,} of {result.blocks:,} weights differ")
+        )
+        told += f", relative RMSE {result.rmse:.3g}{result.guess}"
+        same = equal[kind]
+        damaged = kind in QUANTIZABLE and (2 * sum(same) >= len(same) or result.differing < _FEW * result.blocks)
+        if damaged or kind in _FLOATS:
+            yield Problem(f"{kind.name}: {told}", name)
+        elif not result.rmse <= RMSE_BOUND[kind]:
+            yield Problem(f"{kind.name}: {told}, {RMSE_BOUND[kind]:g} is this type's bound", name)
+        else:
+            others.append(result)
+    if others:
+        worst = max(others, key=lambda result: result.rmse / RMSE_BOUND[result.tensor.type])
+        told = (
+            f"{len(others)} tensors come from another quantizer, within their types' error; the worst has relative "
+            f"RMSE {worst.rmse:.3g} ({worst.tensor.type.name})"
+        )
+        yield Problem(told, worst.tensor.name, "nothing has to be mended", Severity.NOTE)
+
+
+def _compare_all(subject: Subject, both: list[tuple[TensorInfo, PlannedTensor]], head: int) -> list[_Compared]:
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    local, plans = threading.local(), {tensor.name: plan for tensor, plan in both}
+
+    def compare(item: tuple[TensorInfo, PlannedTensor]) -> _Compared:
+        if not hasattr(local, "comparer"):
+            local.comparer = _Comparer(subject, head, plans)
+        result: _Compared = local.comparer.compare(*item)
+        subject.on_bytes(item[0].size)
+        return result
+
+    pairs = {(tensor.type, plan.source.dtype) for tensor, plan in both}
+    warm_up(sorted({kind for kind, dtype in pairs if kind.name != dtype and kind in QUANTIZABLE}), lambda: None)
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(compare, both))
+
+
+class _Comparer:
+    """One thread's reader."""
+
+    def __init__(self, subject: Subject, head: int, plans: Mapping[str, PlannedTensor]) -> None:
+        self.source, self.head, self.plans = subject.source, head, plans
+        self.reader = TileReader(head)
+
+    def compare(self, tensor: TensorInfo, plan: PlannedTensor) -> _Compared:
+        row = tensor.shape[0]
+        rows, total = max(1, TILE // row), tensor.n_weights // row
+        if plan.permuted:
+            rows = max(self.head, rows // self.head * self.head)
+        unit = BLOCK_SIZE[tensor.type][1]
+        differing, squares, norm = 0, 0.0, 0.0
+        for first in range(0, total, rows):
+            count = min(rows, total - first)
+            held = self._held(tensor, first, count)
+            self.reader.read(plan, first, count)
+            changed = self._changed(tensor.type, held, unit)
+            differing += changed
+            if changed:  # tiles that are equal have the type's own error, which needs no judging
+                source = self.reader.floats()
+                with np.errstate(all="ignore"):
+                    error = dequantize(tensor.type, held) - source
+                    norm += float(np.dot(source, source))
+                    squares += float(np.dot(error, error))
+        rmse = sqrt(squares / norm) if norm > 0 and isfinite(squares) else float("inf") if differing else 0.0
+        guess = self._guess(tensor, plan) if differing else ""
+        return _Compared(tensor, tensor.size // unit, differing, rmse, guess)
+
+    def _held(self, tensor: TensorInfo, first: int, count: int) -> NDArray[np.uint8]:
+        row = tensor_bytes(tensor.type, tensor.shape[0])
+        held = np.empty(count * row, np.uint8)
+        self.source.read_into(tensor.offset + first * row, held.data)
+        return held
+
+    def _changed(self, kind: GGMLType, held: NDArray[np.uint8], unit: int) -> int:
+        """Blocks that differ from converting the tile that was read; all of them for a type that we do not write."""
+        if kind not in QUANTIZABLE:
+            return len(held) // unit
+        wanted = self.reader.encode(kind)
+        if np.array_equal(wanted, held):
+            return 0
+        return int((wanted.reshape(-1, unit) != held.reshape(-1, unit)).any(axis=1).sum())
+
+    def _guess(self, tensor: TensorInfo, plan: PlannedTensor) -> str:
+        """What a tensor that differs seems to hold instead: a norm with 1 added, or another tensor."""
+        count = max(1, min(tensor.n_weights // tensor.shape[0], 4 * self.head if plan.permuted else 4))
+        held = self._held(tensor, 0, count)
+        if tensor.type is GGMLType.F32 and len(tensor.shape) == 1:
+            self.reader.read(plan, 0, 1)
+            if np.array_equal(self.reader.floats() + np.float32(1), held.view(np.float32)):
+                return ": 1 was added to every weight (norms are copied raw)"
+        if tensor.type not in QUANTIZABLE:
+            return ""
+        for name, other in self.plans.items():
+            if name != tensor.name and other.out.shape == tensor.shape:
+                self.reader.read(other, 0, count)
+                if np.array_equal(self.reader.encode(tensor.type), held):
+                    return f": it begins like {name} of the source"
+        return ""

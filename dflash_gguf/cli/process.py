@@ -1,0 +1,131 @@
+"""What the process owes its caller: standard streams that can be written to, signals that unwind, exit codes.
+
+Nothing heavy is imported before the signals are set, so that an early Ctrl-C ends in one line too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, NoReturn
+
+from dflash_gguf.errors import DflashError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+COULD_NOT_FINISH = 3
+INTERRUPTED = 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_AGAIN = 0.02  # seconds
+
+
+class Interrupted(BaseException):
+    """A signal that ends the run: unwinds everything, so that partial files go, and is nobody else's to catch."""
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with the contract's codes."""
+    try:
+        _handle_signals(_interrupt)
+        _have_standard_streams()
+        code = _flush(_run())
+    except Interrupted:
+        code = _fail("interrupted: no partial output is left", INTERRUPTED)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    _handle_signals(signal.SIG_IGN)  # all is done: nothing is left that a signal could spare
+    sys.exit(code)
+
+
+def _run() -> int:
+    try:
+        from dflash_gguf.cli.main import app
+
+        app(standalone_mode=True)
+    except SystemExit as done:  # typer ends every run with one
+        if isinstance(done.__context__, BrokenPipeError):
+            return 0
+        return done.code if isinstance(done.code, int) else int(done.code is not None)
+    except DflashError as error:
+        return _fail(f"error: {error}", error.exit_code)
+    except MemoryError:
+        return _fail("error: not enough memory (ulimit -v, or a limit of the container?)", COULD_NOT_FINISH)
+    except OSError as error:
+        return _fail(f"error: {os_error_text(error)}", COULD_NOT_FINISH)
+    return 0
+
+
+def os_error_text(error: OSError) -> str:
+    """An error of the system in one line: the file where it has one, and what happened."""
+    what = error.strerror or str(error) or type(error).__name__
+    return what if error.filename is None else f"{os.fsdecode(error.filename)}: {what}"
+
+
+def _fail(line: str, code: int) -> int:
+    """Complain in one line, with the traceback before it where that is asked for; returns `code`."""
+    from dflash_gguf.cli.output import complain
+
+    if os.environ.get("DFLASH_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exc()
+    complain(line)
+    return code
+
+
+def _flush(code: int) -> int:
+    """Flush the answer: a disk may be full, and the reader of a pipe may have gone, as `head` does."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        pass
+    except OSError as error:
+        code = code or _fail(f"error: the answer cannot be written: {os_error_text(error)}", COULD_NOT_FINISH)
+    else:
+        return code
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
+    return code
+
+
+def _have_standard_streams() -> None:
+    """Descriptors 0-2 open, so that no file we write gets one of these numbers; text that cannot be encoded escaped."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole run
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _handle_signals(handler: signal.Handlers | object) -> None:
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a shell's background job
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+def _interrupt(_signal: int, frame: FrameType | None) -> None:
+    """Raise Interrupted, but not into the clean-up after one: an impatient second Ctrl-C would leave partial files.
+
+    Nor into the compiler of the kernels: its library calls back from C, where an exception is lost. There the
+    signal waits.
+    """
+    error = sys.exc_info()[1]
+    while error is not None:
+        if isinstance(error, Interrupted):
+            return
+        error = error.__context__
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("llvmlite."):
+            signal.signal(signal.SIGALRM, _interrupt)
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+            return
+        frame = frame.f_back
+    raise Interrupted

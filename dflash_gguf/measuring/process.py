@@ -1,0 +1,97 @@
+"""Starting the engine's process, and what it said when it did not come back with an answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dflash_gguf.errors import UsageError
+from dflash_gguf.measuring.worker import RESULT
+
+_WORKER = Path(__file__).with_name("worker.py")
+#: time stamp and level that llama.cpp puts before a line
+_PREFIX = re.compile(r"^[\d.]+ [A-Z] ")
+_TOLD = re.compile(r"error|fail|assert|exceed|unknown|cannot|abort|terminate|bad_alloc|out of memory", re.IGNORECASE)
+_MAX_REASON = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One prompt's answer: tokens read and generated, milliseconds of generating, tokens drafted and accepted."""
+
+    text: str
+    prompt_n: int
+    predicted_n: int
+    predicted_ms: float
+    draft_n: int
+    draft_n_accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there are no answers, in the engine's own words where it had any."""
+
+    reason: str
+
+
+def require_engine() -> str:
+    """The engine's version. Raises UsageError where it is not installed."""
+    from importlib.metadata import version
+
+    if find_spec("xllamacpp") is None:
+        raise UsageError("the engine is not installed", where="bench", hint="pip install 'dflash-gguf[engine]'")
+    return version("xllamacpp")
+
+
+def run_engine(job: dict[str, Any], time_limit: float) -> list[list[Completion]] | Failure:
+    """Repeats × prompts, or why not: the process may be killed, abort, hang (`time_limit`, seconds) or refuse."""
+    command = [sys.executable, "-P", str(_WORKER)]
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(job),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=time_limit,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        said = error.stderr.decode("utf-8", "replace") if isinstance(error.stderr, bytes) else error.stderr or ""
+        return Failure(f"not done after {time_limit:g} s{_behind(said)}")
+    lines = [line for line in done.stdout.splitlines() if line.startswith(RESULT)]
+    if done.returncode == 0 and lines:
+        return [[Completion(**answer) for answer in run] for run in json.loads(lines[-1].removeprefix(RESULT))]
+    return Failure(_ending(done.returncode) + _behind(done.stderr))
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"the engine stopped (exit {code})"
+    import signal
+
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"the engine crashed ({name})"
+
+
+def _behind(log: str) -> str:
+    reason = reason_of(log)
+    return f": {reason}" if reason else ""
+
+
+def reason_of(log: str) -> str:
+    """The line of a log that says why: the engine's first error, else its last line that sounds like one."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"^[\d.]+ E ", line) and "Traceback" not in line]
+    named = [line for line in errors if "error" in line.lower()] or errors
+    told = named[:1] or [line for line in lines if _TOLD.search(line)][-1:] or lines[-1:]
+    return _PREFIX.sub("", told[0])[:_MAX_REASON] if told else ""
