@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash_gguf.checks.finding import Severity
-from dflash_gguf.checks.registry import Problem
+from dflash_gguf.checks.registry import NotChecked, Problem
 from dflash_gguf.conversion.plan import PlannedTensor
 from dflash_gguf.conversion.tiles import TileReader
 from dflash_gguf.conversion.vocabulary import MASK_FILE
 from dflash_gguf.formats.blocks import DEQUANTIZABLE, QUANTIZABLE, dequantize, warm_up
 from dflash_gguf.formats.gguf.emit import OutTensor
 from dflash_gguf.formats.gguf.types import BLOCK_SIZE, GGMLType, tensor_bytes
+from dflash_gguf.formats.shown import counted
 
 if TYPE_CHECKING:
     from dflash_gguf.checks.source import SourceDraft
@@ -69,26 +70,31 @@ class _Compared:
         return self.differing == 0
 
 
-def compare_source(subject: Subject, original: SourceDraft) -> Iterator[Problem]:
+def compare_source(subject: Subject, original: SourceDraft) -> Iterator[Problem | NotChecked]:
     """Problems of all tensors that both have. Raises what reading the checkpoint raises."""
     with original.pairing() as pairing:
         planned = {
             pair.tensor.gguf_name: (pair, pair.tensor.rotary and not original.rope_is_neox) for pair in pairing.pairs
         }
-        both = []
+        both, absent, cut = [], 0, 0
         for name, (pair, permuted) in planned.items():
             found = subject.tensors.get(name)
-            if found is None or found.offset + found.size > subject.source.size:
-                continue  # TN301 and GF006 tell
-            if found.shape != pair.tensor.ne:
+            if found is None:
+                absent += name not in _FROM_TARGET  # TN301 tells which
+            elif found.offset + found.size > subject.source.size:
+                cut += 1
+            elif found.shape != pair.tensor.ne:
                 yield Problem(f"ne is {list(found.shape)}, the source's {list(pair.tensor.ne)}", name)
             elif name == _FROM_TARGET[0] and original.has_mask_row:
-                subject.not_checked.append(f"SR502: {name}: one row is from {MASK_FILE}")
+                yield NotChecked(f"{name}: one row is from {MASK_FILE}")
             elif found.type not in DEQUANTIZABLE:
-                subject.not_checked.append(f"SR502: {name}: weights of type {found.type.name} are not read")
+                yield NotChecked(f"weights of type {found.type.name} are not read")
             else:
                 plan = PlannedTensor(pair.source, OutTensor(name, found.type, found.shape), "", permuted, pair.scale)
                 both.append((found, plan))
+        for count, why in ((absent, "not in the file"), (cut, "beyond the end of the file")):
+            if count:
+                yield NotChecked(f"{counted(count, 'tensor')} {why}")
         if extra := [
             name
             for name in subject.tensors

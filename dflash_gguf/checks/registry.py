@@ -21,6 +21,7 @@ class Needs(Enum):
     HEADER = "a header that can be read"
     DRAFT = "a draft"
     TENSORS = "a draft that is whole"
+    GEOMETRY = "a draft whose tensors follow from its metadata"
     DATA = "--data"
     TARGET = "--target"
     SOURCE = "--source"
@@ -36,7 +37,14 @@ class Problem:
     severity: Severity | None = None
 
 
-Look: TypeAlias = "Callable[[Subject], Iterator[Problem]]"
+@dataclass(frozen=True, slots=True)
+class NotChecked:
+    """What a rule yields where it, or a part of it, cannot be carried out: it counts as not checked then."""
+
+    reason: str
+
+
+Look: TypeAlias = "Callable[[Subject], Iterator[Problem | NotChecked]]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from dflash_gguf.bytesio.hub import Hub
 from dflash_gguf.checks.finding import FileReport, Finding, Report
 from dflash_gguf.checks.place import Place, locate
-from dflash_gguf.checks.registry import Needs, Rule, selected_rules
+from dflash_gguf.checks.registry import Needs, NotChecked, Rule, selected_rules
 from dflash_gguf.checks.subject import Subject
 from dflash_gguf.errors import DflashError, FormatError
 from dflash_gguf.formats.gguf.scan import scan_header
-from dflash_gguf.formats.shown import safe
+from dflash_gguf.formats.shown import counted, safe
 from dflash_gguf.model.dialects import ARCHITECTURE_KEY, is_foreign
 
 if TYPE_CHECKING:
@@ -155,17 +155,15 @@ class Runner:
         skipped: dict[str, list[str]] = {}
         for identifier, rule in self.rules.items():
             reason = self._reason_not_to(rule, subject)
-            if reason:
-                skipped.setdefault(reason, []).append(identifier)
-                continue
-            count = len(findings)
-            findings += _findings(rule, subject)
-            if len(findings) == count:
+            found, reasons = ([], [reason]) if reason else _carry_out(rule, subject)
+            findings += found
+            for told in dict.fromkeys(reasons):
+                skipped.setdefault(told, []).append(identifier)
+            if not found and not reasons:
                 passed.append(identifier)
         findings.sort(key=lambda finding: finding.severity.rank)
-        reasons = [f"{_ranges(ids)}: {reason}" for reason, ids in skipped.items()]
-        told = tuple(dict.fromkeys([*reasons, *subject.not_checked]))
-        return FileReport(subject.place.name, tuple(findings), told, tuple(passed))
+        not_checked = tuple(f"{_ranges(ids, list(self.rules))}: {reason}" for reason, ids in skipped.items())
+        return FileReport(subject.place.name, tuple(findings), not_checked, tuple(passed))
 
     def _reason_not_to(self, rule: Rule, subject: Subject) -> str:
         """Why a rule cannot be carried out, or ""."""
@@ -180,11 +178,13 @@ class Runner:
             if is_foreign(subject.string(ARCHITECTURE_KEY)):
                 return "a foreign dialect: migrate it first"
             return f"a {subject.sidecar.name}" if subject.sidecar else "not a file of architecture dflash"
-        if needs in (Needs.TENSORS, Needs.DATA):
+        if needs in (Needs.TENSORS, Needs.GEOMETRY, Needs.DATA):
             if subject.is_part:
                 return "one part of a split file"
-            if subject.is_dspark and needs is Needs.TENSORS:
+            if subject.is_dspark and needs is not Needs.DATA:
                 return "a DSpark draft's tensors are not known"
+        if needs is Needs.GEOMETRY and subject.why_no_spec:
+            return subject.why_no_spec
         if needs is Needs.DATA and not self.data:
             return "weights are read with --data"
         if needs is Needs.TARGET and subject.target is None:
@@ -194,18 +194,24 @@ class Runner:
         return ""
 
 
-def _findings(rule: Rule, subject: Subject) -> Iterator[Finding]:
-    """What a rule finds: at most MAX_FINDINGS, then how many more there are."""
-    more = 0
-    for number, problem in enumerate(rule.look(subject)):
-        severity = problem.severity or rule.severity
-        if number < MAX_FINDINGS:
-            message, where = safe(_short(problem.message, 600)), _short(problem.where, 200)
-            yield Finding(rule.id, severity, message, where, problem.hint or rule.fix)
+def _carry_out(rule: Rule, subject: Subject) -> tuple[list[Finding], list[str]]:
+    """What a rule finds (at most MAX_FINDINGS, then how many more there are), and what it could not look at."""
+    findings: list[Finding] = []
+    reasons: list[str] = []
+    more, severity = 0, rule.severity
+    for item in rule.look(subject):
+        if isinstance(item, NotChecked):
+            reasons.append(_short(item.reason, 600))
+            continue
+        severity = item.severity or rule.severity
+        if len(findings) < MAX_FINDINGS:
+            message, where = safe(_short(item.message, 600)), _short(item.where, 200)
+            findings.append(Finding(rule.id, severity, message, where, item.hint or rule.fix))
         else:
             more += 1
     if more:
-        yield Finding(rule.id, severity, f"{more:,} more findings of this rule", "", rule.fix)
+        findings.append(Finding(rule.id, severity, f"{counted(more, 'more finding')} of this rule", "", rule.fix))
+    return findings, reasons
 
 
 def _short(text: str, limit: int) -> str:
@@ -213,12 +219,16 @@ def _short(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _ranges(ids: Sequence[str]) -> str:
-    """Ids of one group as a range: KV101-KV110."""
-    groups: dict[str, list[str]] = {}
+def _ranges(ids: Sequence[str], rules: Sequence[str]) -> str:
+    """Ids, those that stand side by side among `rules` as a range: KV101-KV110."""
+    runs: list[list[str]] = []
     for identifier in ids:
-        groups.setdefault(identifier[:2], []).append(identifier)
-    return ", ".join(group[0] if len(group) == 1 else f"{group[0]}-{group[-1]}" for group in groups.values())
+        here = rules.index(identifier)
+        if runs and runs[-1][-1] == rules[here - 1] and runs[-1][-1][:2] == identifier[:2]:
+            runs[-1].append(identifier)
+        else:
+            runs.append([identifier])
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _without_known(report: FileReport, known: Collection[str]) -> FileReport:

@@ -66,7 +66,6 @@ class Subject:
     ) -> None:
         self.place, self.source, self.header, self.refusal = place, source, header, refusal
         self.target, self.original, self.on_bytes = target, original, on_bytes
-        self.not_checked: list[str] = []
         self.why_no_target = "no --target was given"
 
     @property
@@ -212,6 +211,15 @@ class Subject:
     def spec(self) -> DraftSpec | None:
         """The draft's geometry for judging tensors: what the metadata say, and where they are silent the tensors."""
         return geometry(self) if self.has_sane_count else None
+
+    @property
+    def why_no_spec(self) -> str:
+        """Why tensors cannot be judged by the metadata, or ""."""
+        if not self.tensors and not self.unsized:
+            return "the file holds no tensors"
+        if not self.has_sane_count:
+            return "no draft has so many tensors"
+        return "" if self.spec is not None else "the metadata do not say what tensors there should be"
 
     @cached_property
     def canonical(self) -> dict[str, str | None]:

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 
 from dflash_gguf.checks.finding import Severity
-from dflash_gguf.checks.registry import Needs, Problem, rule
+from dflash_gguf.checks.registry import Needs, NotChecked, Problem, rule
 from dflash_gguf.checks.subject import MERGES_KEY, TOKENS_KEY, Subject, is_absurd
 from dflash_gguf.formats.gguf.values import Array
 
@@ -15,17 +15,25 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf")
 _BIDI = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 
 
-def _from_scan(subject: Subject, identifier: str) -> Iterator[Problem]:
+def _from_scan(subject: Subject, identifier: str) -> Iterator[Problem | NotChecked]:
     """What the scanner found under this id: what made it stop, errors it read past, warnings."""
-    if subject.refusal is not None and subject.refusal.rule == identifier:
-        where = subject.refusal.where.removeprefix(subject.source.name).removeprefix(": ")
-        yield Problem(subject.refusal.message, where, subject.refusal.hint)
+    refusal = subject.refusal
+    if refusal is not None and refusal.rule == identifier:
+        where = refusal.where.removeprefix(subject.source.name).removeprefix(": ")
+        yield Problem(refusal.message, where, refusal.hint)
+    elif refusal is not None and not _was_passed(identifier, refusal.rule, subject.source.size):
+        yield NotChecked(f"reading stopped at {refusal.rule}")
     if subject.header is not None:
         errors = set(map(id, subject.header.errors))
         for defect in subject.header.defects:
             if defect.rule == identifier:
                 severity = Severity.ERROR if id(defect) in errors else Severity.WARNING
                 yield Problem(defect.message, defect.where, severity=severity)
+
+
+def _was_passed(identifier: str, stopped: str, size: int) -> bool:
+    """Whether the scanner had looked at all of a rule when another one stopped it: magic and version come first."""
+    return identifier == "GF001" or (identifier == "GF002" and stopped != "GF001" and size >= 8)
 
 
 @rule(
@@ -37,7 +45,7 @@ def _from_scan(subject: Subject, identifier: str) -> Iterator[Problem]:
     fix="Fetch or convert the file itself; look at its first bytes when in doubt.",
     needs=Needs.BYTES,
 )
-def not_a_gguf(subject: Subject) -> Iterator[Problem]:
+def not_a_gguf(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     return _from_scan(subject, "GF001")
 
@@ -51,7 +59,7 @@ def not_a_gguf(subject: Subject) -> Iterator[Problem]:
     fix="Convert the checkpoint anew on (and for) a little-endian machine.",
     needs=Needs.BYTES,
 )
-def version(subject: Subject) -> Iterator[Problem]:
+def version(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     return _from_scan(subject, "GF002")
 
@@ -65,7 +73,7 @@ def version(subject: Subject) -> Iterator[Problem]:
     fix="Download or convert the file again, and compare its size with the source's.",
     needs=Needs.BYTES,
 )
-def impossible_size(subject: Subject) -> Iterator[Problem]:
+def impossible_size(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     return _from_scan(subject, "GF003")
 
@@ -79,7 +87,7 @@ def impossible_size(subject: Subject) -> Iterator[Problem]:
     fix="Convert the checkpoint anew; report it to whoever wrote the tool that made the file.",
     needs=Needs.BYTES,
 )
-def keys(subject: Subject) -> Iterator[Problem]:
+def keys(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     return _from_scan(subject, "GF004")
 
@@ -94,7 +102,7 @@ def keys(subject: Subject) -> Iterator[Problem]:
     fix="Convert the checkpoint anew; types that ggml removed need the original weights.",
     needs=Needs.BYTES,
 )
-def tensor_infos(subject: Subject) -> Iterator[Problem]:
+def tensor_infos(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     return _from_scan(subject, "GF005")
 
@@ -109,7 +117,7 @@ def tensor_infos(subject: Subject) -> Iterator[Problem]:
     fix="Download the file again and compare its size; if it is whole at the source, convert anew.",
     needs=Needs.BYTES,
 )
-def layout(subject: Subject) -> Iterator[Problem]:
+def layout(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     return _from_scan(subject, "GF006")
 
@@ -124,7 +132,7 @@ def layout(subject: Subject) -> Iterator[Problem]:
     fix="Convert anew.",
     needs=Needs.BYTES,
 )
-def oddities(subject: Subject) -> Iterator[Problem]:
+def oddities(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     yield from _from_scan(subject, "GF007")
     for key, value in subject.metadata.items():
@@ -132,6 +140,8 @@ def oddities(subject: Subject) -> Iterator[Problem]:
             yield Problem(f"the string hides the control character U+{ord(bad):04X}", key)
         if isinstance(value.value, Array) and not _is_utf8(_strings(subject, key)):
             yield Problem("a string of the array is not UTF-8", key)
+        if key != MERGES_KEY and (array := subject.strings(key)) and is_absurd(array):
+            yield NotChecked(f"{key}: {array.count:,} strings, more than are looked at")
 
 
 @rule(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dflash_gguf.checks.card import claims
 from dflash_gguf.checks.finding import Severity
-from dflash_gguf.checks.registry import Problem, rule
+from dflash_gguf.checks.registry import NotChecked, Problem, rule
 from dflash_gguf.checks.subject import Subject
 from dflash_gguf.model.metadata import FILE_TYPES, file_type_name
 from dflash_gguf.model.sidecars import DFLASH
@@ -48,10 +48,10 @@ def file_name(subject: Subject) -> Iterator[Problem]:
     at_run_time="Nothing; somebody sets n_max by a block size that the draft does not have.",
     fix="Write the card from the file: `dflash-gguf card FILE`.",
 )
-def model_card(subject: Subject) -> Iterator[Problem]:
+def model_card(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     if not subject.at_hand and not subject.place.is_of_repo:
-        subject.not_checked.append("NM602: a card on the Hub is read where its repository is named")
+        yield NotChecked("a card on the Hub is read where its repository is named")
         return
     text = subject.place.card()
     if text is not None:

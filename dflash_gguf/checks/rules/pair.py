@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dflash_gguf.checks.finding import Severity
-from dflash_gguf.checks.registry import Needs, Problem, rule
+from dflash_gguf.checks.registry import Needs, NotChecked, Problem, rule
 from dflash_gguf.checks.subject import TOKENS_KEY, Subject
 from dflash_gguf.checks.target import Rope, Target
 from dflash_gguf.model.metadata import MASK_KEY, PREFIX
@@ -31,17 +31,18 @@ def _pair(subject: Subject) -> Target:
     fix="Pair the draft with the target it was trained for, or convert it anew with that target's tokenizer.",
     needs=Needs.TARGET,
 )
-def vocabulary(subject: Subject) -> Iterator[Problem]:
+def vocabulary(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     target = _pair(subject)
     if subject.tokens is None:
+        yield NotChecked("the draft holds no tokens that can be compared")
         return
     if target.vocab_size is not None and target.vocab_size != subject.token_count:
         yield Problem(f"{subject.token_count:,} tokens, the target has {target.vocab_size:,}", TOKENS_KEY)
         return
     words = target.words(subject.token_count)
     if words.texts is None:
-        subject.not_checked.append(f"PR401: the target's token texts: {words.problem}")
+        yield NotChecked(f"the target's token texts: {words.problem}")
         return
     yield from _texts(subject.tokens, words.texts)
     model = subject.string("tokenizer.ggml.model")
@@ -49,7 +50,7 @@ def vocabulary(subject: Subject) -> Iterator[Problem]:
         yield Problem(f"{model!r}, the target's is {words.model!r}", "tokenizer.ggml.model")
     pre = subject.string("tokenizer.ggml.pre")
     if words.pre is None:
-        subject.not_checked.append("PR401: how the target splits text is not known")
+        yield NotChecked("how the target splits text is not known")
     elif pre not in (None, "", "default") and not same_pre(str(pre), words.pre):
         yield Problem(f"{pre!r}, the target splits text as {words.pre!r}", "tokenizer.ggml.pre")
 
@@ -76,13 +77,20 @@ def _texts(ours: list[bytes], theirs: list[bytes]) -> Iterator[Problem]:
     fix="Pair the draft with the target it was trained for; a wrong target_layers is mended by converting anew.",
     needs=Needs.TARGET,
 )
-def taps(subject: Subject) -> Iterator[Problem]:
+def taps(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     target, layers = _pair(subject), subject.integers(_LAYERS) or []
     fc = subject.tensors.get("fc.weight")
     if fc and fc.shape and layers and target.hidden and fc.shape[0] != len(layers) * target.hidden:
         told = f"takes {fc.shape[0]} features, {len(layers)} states of the target are {len(layers) * target.hidden}"
         yield Problem(told, "fc.weight")
+    unknown = {
+        "the draft names no target_layers": not layers,
+        "the draft holds no fc.weight": fc is None or not fc.shape,
+        "the target does not say its hidden size": target.hidden is None,
+        "the target does not say its number of blocks": target.blocks is None,
+    }
+    yield from (NotChecked(reason) for reason, holds in unknown.items() if holds)
     if not layers or target.blocks is None:
         return
     if max(layers) > target.blocks:
@@ -126,7 +134,7 @@ def sections(subject: Subject) -> Iterator[Problem]:
     fix="Pair the draft with the target it was trained for.",
     needs=Needs.TARGET,
 )
-def borrowed(subject: Subject) -> Iterator[Problem]:
+def borrowed(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     target, hidden = _pair(subject), subject.natural(PREFIX + "embedding_length")
     fc, layers = subject.tensors.get("fc.weight"), subject.integers(PREFIX + "target_layers") or []
@@ -134,8 +142,11 @@ def borrowed(subject: Subject) -> Iterator[Problem]:
     fits = not (fc and fc.shape and layers and target.hidden) or fc.shape[0] == len(layers) * target.hidden
     if not own and fits and target.hidden and hidden and hidden != target.hidden:  # else PR402 has told
         yield Problem(f"{hidden}, the target's is {target.hidden}", PREFIX + "embedding_length")
-    mask = subject.natural(MASK_KEY)
-    rows = target.embedding_rows
+    mask, rows = subject.natural(MASK_KEY), target.embedding_rows
+    if not own and target.hidden is None:
+        yield NotChecked("the target does not say its hidden size")
+    if not own and rows is None:
+        yield NotChecked("the target does not say how many rows its embedding has")
     if not own and mask is not None and rows is not None and rows <= mask < subject.token_count == target.vocab_size:
         yield Problem(f"is {mask}, the target's embedding has {rows:,} rows", MASK_KEY)
 

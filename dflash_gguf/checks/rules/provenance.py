@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dflash_gguf.checks.finding import Severity
 from dflash_gguf.checks.recipes import expected_types, main_type
-from dflash_gguf.checks.registry import Needs, Problem, rule
+from dflash_gguf.checks.registry import Needs, NotChecked, Problem, rule
 from dflash_gguf.checks.subject import Subject
 from dflash_gguf.formats.gguf.types import GGMLType
 from dflash_gguf.model.metadata import file_type_name
@@ -24,7 +24,7 @@ from dflash_gguf.model.sidecars import DSPARK, MARKOV
     fix="Convert anew with --type bf16 or a quantized type.",
     needs=Needs.DRAFT,
 )
-def kind(subject: Subject) -> Iterator[Problem]:
+def kind(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     where, value = "general.file_type", subject.metadata.get("general.file_type")
     if subject.is_dspark:
@@ -34,6 +34,7 @@ def kind(subject: Subject) -> Iterator[Problem]:
     number = value.value if value is not None and isinstance(value.value, int) else -1
     name, found = file_type_name(number), main_type(subject.tensors)
     if found is None:
+        yield NotChecked("the file holds no matrices")
         return
     expected = main_type(subject.tensors, expected_types(subject, name)) if name else None
     if name and expected is not None and found is not expected:

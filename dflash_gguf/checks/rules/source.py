@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 
 from dflash_gguf.checks.finding import Severity
-from dflash_gguf.checks.registry import Needs, Problem, rule
+from dflash_gguf.checks.registry import Needs, NotChecked, Problem, rule
 from dflash_gguf.checks.source import SourceDraft
 from dflash_gguf.checks.subject import TOKENS_KEY, Subject
 from dflash_gguf.errors import DflashError
@@ -89,21 +89,21 @@ def _shown(value: MetaValue | None) -> str:
     fix="Convert the source anew; if that differs too, the download of one of them is damaged.",
     needs=Needs.SOURCE,
 )
-def tensors(subject: Subject) -> Iterator[Problem]:
+def tensors(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     original = _original(subject)
     if not subject.at_hand:
-        subject.not_checked.append("SR502: weights on the Hub are read with --data")
+        yield NotChecked("weights on the Hub are read with --data")
         return
     if not original.has_weights:
-        subject.not_checked.append(f"SR502: {original.folder} holds no safetensors")
+        yield NotChecked(f"{original.folder} holds no safetensors")
         return
     from dflash_gguf.checks.compare_source import compare_source
 
     try:
         yield from compare_source(subject, original)
     except DflashError as error:
-        subject.not_checked.append(f"SR502: {error}")
+        yield NotChecked(str(error))
 
 
 @rule(
@@ -115,13 +115,16 @@ def tensors(subject: Subject) -> Iterator[Problem]:
     fix="Convert the source anew.",
     needs=Needs.SOURCE,
 )
-def revision(subject: Subject) -> Iterator[Problem]:
+def revision(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
-    original = _original(subject)
+    original, compared = _original(subject), False
     for key, present in (
         ("general.source.version", original.identity.revision),
         ("general.source.spec_sha256", original.spec_sha256),
     ):
         recorded = subject.string(key)
+        compared = compared or bool(recorded and present)
         if recorded and present and recorded != present:
             yield Problem(f"records {recorded[:12]}, the source is at {present[:12]}: stale, reconvert", key)
+    if not compared:
+        yield NotChecked("the file records neither a revision nor a hash that the source has")

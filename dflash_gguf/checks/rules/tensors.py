@@ -9,7 +9,7 @@ from dflash_gguf.checks.finding import Severity
 from dflash_gguf.checks.geometry import SELECTOR, uniform_dim
 from dflash_gguf.checks.names import known_optional
 from dflash_gguf.checks.recipes import expected_types
-from dflash_gguf.checks.registry import Needs, Problem, rule
+from dflash_gguf.checks.registry import Needs, NotChecked, Problem, rule
 from dflash_gguf.checks.subject import Subject
 from dflash_gguf.formats.gguf.types import GGMLType
 from dflash_gguf.model.config import V2_SIZES
@@ -46,7 +46,7 @@ def _spelled(subject: Subject) -> dict[str, str]:
     fix="Convert the checkpoint anew; if the source lacks them too, its download is not whole.",
     needs=Needs.TENSORS,
 )
-def names(subject: Subject) -> Iterator[Problem]:
+def names(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     if not subject.tensors and not subject.unsized:
         yield Problem("the file holds no tensors", "tensor count")
@@ -56,7 +56,7 @@ def names(subject: Subject) -> Iterator[Problem]:
         return
     spec = subject.spec
     if spec is None:
-        subject.not_checked.append("TN301, TN303: the metadata do not say what tensors there should be")
+        yield NotChecked(subject.why_no_spec)
         return
     found, table = _spelled(subject), {tensor.gguf_name: tensor for tensor in draft_tensors(spec)}
     mixed = _mixed(subject)
@@ -93,7 +93,7 @@ def _mixed(subject: Subject) -> bool:
     at_run_time="llama.cpp takes selector_hidden.weight for the mark of DFlash 2: it refuses the file, or runs the "
     "draft without the parts that it was trained with.",
     fix="Convert the checkpoint anew from all of its shards.",
-    needs=Needs.TENSORS,
+    needs=Needs.GEOMETRY,
 )
 def mixed_versions(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -124,7 +124,7 @@ def mixed_versions(subject: Subject) -> Iterator[Problem]:
     "the target for each of target_layers.",
     at_run_time="tensor has wrong shape: the file does not load.",
     fix="Find which of the two is wrong by the checkpoint's config.json; convert anew.",
-    needs=Needs.TENSORS,
+    needs=Needs.GEOMETRY,
 )
 def shapes(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -177,7 +177,7 @@ def _told_by_heads(subject: Subject, spec: DraftSpec) -> tuple[str, ...]:
     why="ggml multiplies these elementwise and supports F32 only; the conv bases are added to, not multiplied with.",
     at_run_time="An abort in the compute graph (unsupported types), at the first block.",
     fix="Convert anew: every output type keeps these in F32.",
-    needs=Needs.TENSORS,
+    needs=Needs.GEOMETRY,
 )
 def f32_tensors(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -197,7 +197,7 @@ def f32_tensors(subject: Subject) -> Iterator[Problem]:
     why="Early converters wrote `attn_conv_base.weight`, `selector.pred_codebook` or the checkpoint's own names.",
     at_run_time="missing tensor: the file does not load; or the selector is not noticed and never runs.",
     fix="Convert the checkpoint anew.",
-    needs=Needs.TENSORS,
+    needs=Needs.GEOMETRY,
 )
 def legacy_names(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -215,13 +215,16 @@ def legacy_names(subject: Subject) -> Iterator[Problem]:
     "coarser) than the file's name says. Other differences are somebody's choice.",
     at_run_time="Nothing but size and speed.",
     fix="Nothing has to be mended; `convert --dry-run` shows the plan, --tensor-type changes it.",
-    needs=Needs.TENSORS,
+    needs=Needs.GEOMETRY,
 )
-def type_table(subject: Subject) -> Iterator[Problem]:
+def type_table(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     value = subject.metadata.get("general.file_type")
     name = file_type_name(value.value) if value is not None and isinstance(value.value, int) else None
     choices = expected_types(subject, name)
+    if not choices:
+        yield NotChecked("no recipe is known of the type that general.file_type names")
+        return
     fallbacks = [
         f"{tensor} {choice.type.name}"
         for tensor, choice in choices.items()

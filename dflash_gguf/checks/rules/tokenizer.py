@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from dflash_gguf.checks.finding import Severity
-from dflash_gguf.checks.registry import Problem, rule
+from dflash_gguf.checks.registry import NotChecked, Problem, rule
 from dflash_gguf.checks.subject import MERGES_KEY, TOKENS_KEY, Subject
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array
@@ -20,6 +20,7 @@ _TEMPLATE = re.compile(r"tokenizer\.chat_template(\..*)?")
 _MAX_TEMPLATE = 1 << 20
 _BYTE = 6  # llama_token_type of a byte token
 _BYTE_TEXT = re.compile(rb"<0x[0-9A-F]{2}>")
+_NO_TOKENS = "the file holds no vocabulary"
 _WITHOUT_MERGES = "kimi-k2"  # llama.cpp merges by rank of the merged token there
 
 
@@ -62,7 +63,7 @@ def counts(subject: Subject) -> Iterator[Problem]:
     "noise and nothing is accepted.",
     fix="dflash_config.mask_token_id of the checkpoint: convert anew.",
 )
-def mask_token(subject: Subject) -> Iterator[Problem]:
+def mask_token(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     value = subject.metadata.get(MASK_KEY)
     if value is None:
@@ -74,7 +75,9 @@ def mask_token(subject: Subject) -> Iterator[Problem]:
         told = "an array" if isinstance(number, Array) else repr(number)
         yield Problem(f"is {told} ({value.type.name}), expected UINT32", MASK_KEY)
         return
-    if number >= subject.token_count > 0:
+    if not subject.token_count:
+        yield NotChecked(_NO_TOKENS)
+    elif number >= subject.token_count:
         yield Problem(f"is {number}, the vocabulary has {subject.token_count:,} tokens", MASK_KEY)
     same = [
         word
@@ -93,14 +96,16 @@ def mask_token(subject: Subject) -> Iterator[Problem]:
     at_run_time="llama.cpp warns and takes another token; sequences end in the wrong place or not at all.",
     fix="Convert anew with the target's own tokenizer_config.json and generation_config.json.",
 )
-def special_ids(subject: Subject) -> Iterator[Problem]:
+def special_ids(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     for key, value in subject.metadata.items():
         if key == MASK_KEY or not _SPECIAL.fullmatch(key):
             continue
         if isinstance(value.value, Array) or not isinstance(value.value, int) or value.type is ValueType.BOOL:
             yield Problem(f"has type {value.type.name}, expected UINT32", key)
-        elif subject.token_count and not 0 <= value.value < subject.token_count:
+        elif not subject.token_count:
+            yield NotChecked(_NO_TOKENS)
+        elif not 0 <= value.value < subject.token_count:
             yield Problem(f"is {value.value}, the vocabulary has {subject.token_count:,} tokens", key)
 
 
@@ -114,7 +119,7 @@ def special_ids(subject: Subject) -> Iterator[Problem]:
     "does not load.",
     fix="Convert anew with the target's tokenizer.json; --tokenizer-pre NAME where its way of splitting is unknown.",
 )
-def splitting(subject: Subject) -> Iterator[Problem]:
+def splitting(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     if subject.string(_PREFIX + "model") != "gpt2":
         return
@@ -129,9 +134,16 @@ def splitting(subject: Subject) -> Iterator[Problem]:
         if pre != _WITHOUT_MERGES:
             yield Problem("are missing", MERGES_KEY)
     elif subject.merges is None:
-        subject.not_checked.append(f"TK204: {merges.count:,} merges, more than any vocabulary has")
-    elif subject.tokens is not None:
+        yield NotChecked(f"{merges.count:,} merges, more than any vocabulary has")
+    elif subject.tokens is None:
+        yield NotChecked(_why_no_texts(subject))
+    else:
         yield from _unknown_merges(subject.merges, set(subject.tokens))
+
+
+def _why_no_texts(subject: Subject) -> str:
+    count = subject.token_count
+    return f"{count:,} tokens, more than any vocabulary has" if count else _NO_TOKENS
 
 
 def _unknown_merges(merges: list[bytes], tokens: set[bytes]) -> Iterator[Problem]:
@@ -159,15 +171,14 @@ def _unknown_merges(merges: list[bytes], tokens: set[bytes]) -> Iterator[Problem
     at_run_time="llama.cpp loads it; of two tokens with one text only one can ever be produced from text.",
     fix="Convert anew with the target's own tokenizer files.",
 )
-def oddities(subject: Subject) -> Iterator[Problem]:
+def oddities(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     for key, value in subject.metadata.items():
         if _TEMPLATE.fullmatch(key) and isinstance(value.value, str) and len(value.value) > _MAX_TEMPLATE:
             yield Problem(f"{len(value.value):,} characters, more than 1 MiB", key)
     tokens = subject.tokens
     if tokens is None:
-        if subject.token_count:
-            subject.not_checked.append(f"TK204, TK205: {subject.token_count:,} tokens, more than any vocabulary has")
+        yield NotChecked(_why_no_texts(subject))
         return
     yield from _bad_byte_tokens(subject, tokens)
     if len(set(tokens)) < len(tokens):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dflash_gguf.checks.finding import Severity
-from dflash_gguf.checks.registry import Needs, Problem, rule
+from dflash_gguf.checks.registry import Needs, NotChecked, Problem, rule
 from dflash_gguf.checks.subject import Subject
 from dflash_gguf.formats.gguf.types import GGMLType
+from dflash_gguf.formats.shown import counted
 
 #: mean of |weight| of a norm; trained ones lie between about 0.01 and 100
 _USUAL = (1e-4, 1e4)
@@ -23,16 +24,18 @@ _USUAL = (1e-4, 1e4)
     fix="Convert anew and compare with the source (`check --source`); if the source has them too, it is damaged.",
     needs=Needs.DATA,
 )
-def weights(subject: Subject) -> Iterator[Problem]:
+def weights(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     from dflash_gguf.checks.scan_weights import SCANNED, scan_weights
 
     tensors = [t for t in subject.tensors.values() if t.offset + t.size <= subject.source.size]
     unread = sorted({t.type.name for t in tensors if t.type not in SCANNED})
     if unread:
-        subject.not_checked.append(f"TN306: weights of type {', '.join(unread)} are not read")
+        yield NotChecked(f"weights of type {', '.join(unread)} are not read")
     if len(tensors) < len(subject.tensors):
-        subject.not_checked.append("TN306: tensors that pass the end of the file")
+        yield NotChecked(f"{counted(len(subject.tensors) - len(tensors), 'tensor')} beyond the end of the file")
+    if not subject.tensors:
+        yield NotChecked("the file holds no tensors")
     for tensor, seen in scan_weights(subject.source, [t for t in tensors if t.type in SCANNED], subject.on_bytes):
         if seen.not_finite is not None:
             what = "scale" if tensor.type not in (GGMLType.F32, GGMLType.F16, GGMLType.BF16) else "weight"
