@@ -174,10 +174,12 @@ class HubPlace:
 
     def target_folder(self) -> Path:
         """See Place."""
+        self.hub.listing(self.ref)  # by what was typed, for its error; its name is a full reference
         return target_folder(self.name, self.hub)
 
     def draft_folder(self, *, weights: bool) -> Path:
         """See Place."""
+        self.hub.listing(self.ref)
         return (draft_folder if weights else draft_config_folder)(self.name, self.hub)
 
     def _read_card(self, ref: Reference) -> str:

@@ -143,10 +143,9 @@ class Runner:
         from dflash_gguf.checks.target import open_target
 
         try:
-            target = open_target(locate(f"hf://{name}", self.hub))  # with the scheme it can never be a local path
+            return open_target(locate(f"hf://{name}", self.hub))  # with the scheme it can never be a local path
         except DflashError as error:
             return f"the target cannot be read: {error}"
-        return f"{name} is a draft, not a target" if "dflash" in target.architecture.lower() else target
 
     def report_on(self, subject: Subject) -> FileReport:
         """The report on a header that has been read."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.errors import FormatError, InputError, ModelError
-from dflash_gguf.model.checkpoint import read_config
 from dflash_gguf.model.config import target_architecture, text_config, uses_mrope
+from dflash_gguf.model.target import require_target, target_config
 
 if TYPE_CHECKING:
     from dflash_gguf.checks.place import Place
@@ -80,18 +80,20 @@ def _plain(architecture: str) -> str:
 def open_target(place: Place) -> Target:
     """Read a target's configs or header.
 
-    Raises UsageError (no such path), InputError, FormatError (no GGUF, no JSON) or ModelError (no config.json).
+    Raises UsageError (no such path), InputError, FormatError (no GGUF, no JSON), ModelError (no config.json; a draft).
     """
     if place.is_folder:
         return _of_folder(place.target_folder())
     from dflash_gguf.formats.gguf.scan import scan_header
 
     with place.open() as source:
-        return _of_header(place.name, scan_header(source))
+        header = scan_header(source)
+        require_target(header, place.name)
+        return _of_header(place.name, header)
 
 
 def _of_folder(folder: Path) -> Target:
-    whole = read_config(folder)
+    whole = target_config(folder)
     config = text_config(whole)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type")) if isinstance(rope, Mapping) else None

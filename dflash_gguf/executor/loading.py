@@ -20,8 +20,9 @@ from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model.checkpoint import Checkpoint, read_config, read_json
 from dflash_gguf.model.config import text_config
 from dflash_gguf.model.metadata import spec_from_metadata
-from dflash_gguf.model.remote import open_gguf, vocabulary_tensors
+from dflash_gguf.model.remote import draft_config_folder, open_gguf, vocabulary_tensors
 from dflash_gguf.model.spec import RopeScaling
+from dflash_gguf.model.target import require_target, target_config
 from dflash_gguf.model.tensors import draft_tensors
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _require_planned(spec: DraftSpec, header: Header, where: str) -> None:
 def open_target(path: Path, budget: Budget, files: ExitStack, *, row_by_row: bool) -> OpenTarget:
     """The target's tensors, from a checkpoint folder or a GGUF; nothing is read but headers."""
     if path.is_dir():
-        config = text_config(read_config(path))
+        config = text_config(target_config(path))
         checkpoint = files.enter_context(Checkpoint(path))
         names = _our_names(list(checkpoint.tensors), str(path))
         source = CheckpointTensors(str(path), checkpoint.tensors, names)
@@ -132,6 +133,7 @@ def open_target(path: Path, budget: Budget, files: ExitStack, *, row_by_row: boo
     file = files.enter_context(LocalFile(path))
     header = scan_header(file)
     header.require_sound(file.name)
+    require_target(header, file.name)
     tensors = Weights(GGUFTensors(file, header.tensors), budget, row_by_row=row_by_row)
     return OpenTarget(path, tensors, metadata=header.metadata)
 
@@ -146,8 +148,11 @@ def open_vocabulary(target: str, budget: Budget, files: ExitStack) -> OpenTarget
         files.enter_context(file)
         header = scan_header(file)
         header.require_sound(file.name)
+        require_target(header, file.name)
         return OpenTarget(Path(target), Weights(GGUFTensors(file, header.tensors), budget), metadata=header.metadata)
-    tensors = vocabulary_tensors(target, Hub())
+    hub = Hub()
+    target_config(draft_config_folder(target, hub), target)
+    tensors = vocabulary_tensors(target, hub)
     source = CheckpointTensors(target, tensors, _our_names(list(tensors), target))
     return OpenTarget(Path(target), Weights(source, budget, row_by_row=False), config={})
 

@@ -15,6 +15,7 @@ from dflash_gguf.formats.gguf.scan import scan_header
 from dflash_gguf.measuring.process import Completion, Failure, require_engine, run_engine
 from dflash_gguf.measuring.prompts import UNIQUE, sets_of
 from dflash_gguf.model.describe import draft_spec
+from dflash_gguf.model.target import require_target
 
 if TYPE_CHECKING:
     from dflash_gguf.formats.prompts import Prompt
@@ -126,6 +127,7 @@ def bench(
     for path in (target, *drafts):
         if not path.is_file():
             raise UsageError("no such file", where=str(path), hint="bench runs local GGUF files")
+    _refuse_draft(target)
     sets = sets_of(prompts)
     limits = {path: _max_draft(path) for path in drafts}
     notes = list(_notes(limits, sets, settings))
@@ -160,6 +162,15 @@ def _max_draft(path: Path) -> int | None:
         except FormatError:
             return None
     return spec.max_draft if spec else None
+
+
+def _refuse_draft(target: Path) -> None:
+    with LocalFile(target) as source:
+        try:
+            header = scan_header(source)
+        except FormatError:
+            return  # the engine refuses it in its own words
+        require_target(header, source.name)
 
 
 def _measure(

@@ -8,6 +8,7 @@ draft needs and its config does not say is an error, since a wrong value would o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,6 +24,8 @@ V1_BLOCK_SIZE = 16  # what z-lab's first drafts were trained with, before their 
 MAX_BLOCKS = 512  # llama.cpp's LLAMA_MAX_LAYERS
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _U32_MAX = 0xFFFF_FFFF
+#: what the names of draft models hold, ours and others'
+_DRAFTS = re.compile(r"DFlash|DSpark|DraftModel|Speculator|ForCausalLMEagle", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,20 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return nested if isinstance(nested, Mapping) else config
 
 
+def architectures(config: Mapping[str, Any]) -> list[str]:
+    """The architectures that a config names."""
+    names = config.get("architectures")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
 def target_architecture(config: Mapping[str, Any]) -> str:
     """The first architecture a config names, or ""."""
-    names = config.get("architectures")
-    return str(names[0]) if isinstance(names, list) and names else ""
+    return next(iter(architectures(config)), "")
+
+
+def is_draft_architecture(name: str) -> bool:
+    """Whether a checkpoint's architecture is a draft's, of this kind or another."""
+    return name in ARCHITECTURES or _DRAFTS.search(name) is not None
 
 
 def uses_mrope(target: Mapping[str, Any]) -> bool:
@@ -82,8 +95,7 @@ def uses_mrope(target: Mapping[str, Any]) -> bool:
 
 
 def _version(config: Mapping[str, Any], where: str) -> int:
-    names = config.get("architectures")
-    names = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    names = architectures(config)
     found = [ARCHITECTURES[name] for name in names if name in ARCHITECTURES]
     if found:
         return found[0]

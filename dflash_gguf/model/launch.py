@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_gguf.bytesio.hub import Reference, parse_reference
 from dflash_gguf.errors import UsageError
+from dflash_gguf.model.target import open_target
 
 if TYPE_CHECKING:
     from dflash_gguf.model.spec import DraftSpec
@@ -66,11 +67,18 @@ def launch(draft: LaunchDraft, target: str, engine: str = "llama.cpp", p_min: fl
         raise UsageError(f"{p_min} is no probability", where="--p-min")
     if p_min is not None and engine != "llama.cpp":
         raise UsageError(f"{engine} has no p_min that is known here", where="--p-min", hint="leave it out")
-    if engine == "llama.cpp":
-        return _llama_cpp(draft, target, p_min)
+    path = Path(target)
+    if path.is_file() or (path / "config.json").is_file():
+        open_target(path)  # to refuse a draft
     if engine == "ollama":
         return _ollama(draft)
-    return _vllm(draft, target) if engine == "vllm" else _sglang(draft, target)
+    if engine == "llama.cpp":
+        made = _llama_cpp(draft, target, p_min)
+    else:
+        made = _vllm(draft, target) if engine == "vllm" else _sglang(draft, target)
+    ref = _reference(target)[0]
+    note = ref.hint(f"{ref.repo} is taken for a repository on the Hub") if ref and ref.bare else ""
+    return replace(made, notes=(*made.notes, note)) if note else made
 
 
 def llama_server(file: str, target: str, spec: DraftSpec, p_min: float | None = None) -> str:
@@ -86,9 +94,14 @@ def _llama_target(target: str) -> list[str]:
     """A GGUF by its path, or a repository, to which a type may be added: org/name:Q4_K_M."""
     if Path(target).is_dir():
         raise UsageError("is a folder: llama.cpp takes the target as GGUF", where=f"--target {target}")
-    quant = _QUANT.search(target)
-    ref = parse_reference(target[: quant.start()] if quant and not Path(target).exists() else target)
-    return ["-m", target] if ref is None else ["-hf", _newest(ref, target) + (quant[0] if quant else "")]
+    ref, quant = _reference(target)
+    return ["-m", target] if ref is None else ["-hf", _newest(ref, target) + quant]
+
+
+def _reference(target: str) -> tuple[Reference | None, str]:
+    """The repository that a target is in (None for a local path), and the `:Q4_K_M` behind it."""
+    quant = None if Path(target).exists() else _QUANT.search(target)
+    return parse_reference(target[: quant.start()] if quant else target), quant[0] if quant else ""
 
 
 def _newest(ref: Reference, target: str) -> str:

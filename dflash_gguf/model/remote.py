@@ -10,9 +10,9 @@ from dflash_gguf.bytesio.hub.remote_file import RemoteFile
 from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.errors import HubError, ModelError, UsageError
 from dflash_gguf.formats.safetensors import SourceTensor, read_header
-from dflash_gguf.model.checkpoint import INDEX, MAX_CONFIG, MAX_INDEX, read_config, read_json, shards
+from dflash_gguf.model.checkpoint import INDEX, MAX_CONFIG, MAX_INDEX, read_json, shards
 from dflash_gguf.model.quantization import HF_QUANT_CONFIG
-from dflash_gguf.model.target import EMBEDDING, HEAD, Target, open_target, target_of_gguf
+from dflash_gguf.model.target import EMBEDDING, HEAD, Target, open_target, target_config, target_of_gguf
 
 CARD = "README.md"
 #: what a target's tokenizer is made of; never its weights
@@ -113,8 +113,7 @@ def gguf_path(file: str, hub: Hub) -> Path:
     ref = parse_reference(file)
     if ref is None:
         return Path(file)
-    if not ref.path:
-        raise UsageError("names a repository, not a file", where=str(ref), hint="add /name.gguf")
+    ref.require_file()
     return hub.fetch(hub.listing(ref), [ref.path]) / ref.path
 
 
@@ -165,7 +164,7 @@ def _open_target(target: str, hub: Hub) -> Target:
     if ref.path.endswith(".gguf"):
         return target_of_gguf(hub.open(ref))
     folder = target_folder(target, hub)
-    return Target(folder, read_config(folder), weights=lambda: vocabulary_tensors(target, hub))
+    return Target(folder, target_config(folder, target), weights=lambda: vocabulary_tensors(target, hub))
 
 
 def _fetch_draft(hub: Hub, listing: Listing, folder: str) -> Path:

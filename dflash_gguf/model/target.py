@@ -14,8 +14,9 @@ from dflash_gguf.formats.gguf.scan import Header, scan_header
 from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.formats.safetensors import SourceTensor, read_header
 from dflash_gguf.model.checkpoint import INDEX, MAX_INDEX, Identity, existing_folder, read_config, read_json, shards
-from dflash_gguf.model.config import text_config
+from dflash_gguf.model.config import architectures, is_draft_architecture, text_config
 from dflash_gguf.model.provenance import MEANINGLESS, Card, target_identity
+from dflash_gguf.model.sidecars import recognise
 from dflash_gguf.model.tokenizer import Tokenizer, load_tokenizer, tokenizer_of_header
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
@@ -78,7 +79,7 @@ class Target:
 def open_target(path: Path) -> Target:
     """A target's folder or GGUF. Raises UsageError, InputError, FormatError or ModelError when it is neither."""
     if not path.is_file():
-        return Target(path, read_config(path))
+        return Target(path, target_config(path))
     with LocalFile(path) as source:
         return target_of_gguf(source)
 
@@ -87,7 +88,35 @@ def target_of_gguf(source: ByteSource) -> Target:
     """The target that a GGUF holds, wherever it is. Raises FormatError for a file that llama.cpp would not read."""
     header = scan_header(source)
     header.require_sound(source.name)
+    require_target(header, source.name)
     return Target(Path(source.name), _config_of(header), header)
+
+
+def target_config(folder: Path, name: str | None = None) -> dict[str, Any]:
+    """config.json of a target's folder, which messages call `name`.
+
+    Raises ModelError for a draft's, and what reading it raises.
+    """
+    config = read_config(folder)
+    told = [name for name in architectures(config) if is_draft_architecture(name)]
+    if told:
+        raise _not_a_target(f"architectures is {told[0]}", "", name or str(folder))
+    return config
+
+
+def require_target(header: Header, where: str) -> None:
+    """Raise ModelError for a draft's file: whoever names one as the target means another."""
+    kind = recognise(header.metadata, header.tensors)
+    if kind is not None and not kind.with_target:
+        base = "/".join(
+            filter(None, (_text(header, f"general.base_model.0.{key}") for key in ("organization", "name")))
+        )
+        raise _not_a_target(f"a {kind.name}", base, where)
+
+
+def _not_a_target(told: str, base: str, where: str) -> ModelError:
+    hint = f"its own keys say it drafts for {base}" if base else "name the model that it drafts for"
+    return ModelError(f"is a draft, not a target: {told}", where=where, hint=hint)
 
 
 def _config_of(header: Header) -> dict[str, Any]:

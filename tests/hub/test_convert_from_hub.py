@@ -97,9 +97,9 @@ def test_a_revision_and_a_pull_request(hub: SmallHub, run_here: Here, pair: tupl
 def test_offline(hub: SmallHub, run_hub: Run, pair: tuple[Repo, Repo], tmp_path: Path) -> None:
     offline = {"HF_HUB_OFFLINE": "1"}
     none = run_hub("convert", "org/Draft", "--target", "org/Target", env=offline)
-    assert (none.returncode, none.stderr) == (
-        3, "error: hf://org/Draft: is not in the cache, and offline mode is on (unset HF_HUB_OFFLINE)\n"
-    )  # fmt: skip
+    hint = "there is no local file or folder of that name; unset HF_HUB_OFFLINE"
+    told = f"error: hf://org/Draft: is not in the cache, and offline mode is on ({hint})\n"
+    assert (none.returncode, none.stderr) == (3, told)
     assert run_hub("convert", "org/Draft", "--target", "org/Target").returncode == 0
     first = (tmp_path / "work" / OUT).read_bytes()
     hub.forget()

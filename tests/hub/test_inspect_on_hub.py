@@ -114,7 +114,7 @@ def test_a_file_in_the_cache_is_not_asked_for(hub: SmallHub, run_here: Here, sma
     ("reference", "says"),
     [
         ("hf://org/nowhere/a.gguf", "no such repository, or it is private: not logged in"),
-        ("org/nowhere", "there is no local path of that name either"),
+        ("org/nowhere", "there is no local file or folder of that name; check its spelling"),
         ("hf://org/drafts/dflash-Tiny-BF61.gguf", f"no such file (nearest: {NAME})"),
         ("hf://org/drafts@v9/a.gguf", "no such revision: v9"),
         ("hf://org/drafts@v9", "no such revision: v9"),

@@ -67,7 +67,10 @@ class Hub:
         """Commit and files of `ref`'s repository at its revision: one request. Raises HubError."""
         key = (ref.repo, ref.revision)
         if key not in self._listings:
-            listing = self._cached_listing(ref) if _offline() else self._ask_listing(ref)
+            try:
+                listing = self._cached_listing(ref) if _offline() else self._ask_listing(ref)
+            except HubError as error:
+                raise type(error)(error.message, where=error.where, hint=ref.hint(error.hint)) from None
             self._listings[key] = self._listings[ref.repo, listing.ref.revision] = listing
         return self._listings[key]
 
@@ -92,8 +95,7 @@ class Hub:
         """
         from dflash_gguf.bytesio.hub.remote_file import RemoteFile
 
-        if not ref.path:
-            raise UsageError("names a repository, not a file", where=str(ref), hint="add /name.gguf")
+        ref.require_file()
         if ref in self._open:
             return self._open[ref]
         if (ref.is_commit or _offline()) and (path := _cached(ref)):

@@ -65,7 +65,7 @@ def translate(error: Exception, ref: Reference) -> HubError:
             hint=f"branches and tags: {page(ref)}/tree/main; a pull request is refs/pr/N",
         )
     if isinstance(error, errors.RepositoryNotFoundError) and status_of(error) != 401:
-        return NoSuchRepoError("no such repository", where=where, hint=_not_found_hint(ref))
+        return NoSuchRepoError("no such repository", where=where, hint=_not_found_hint())
     if isinstance(error, errors.DisabledRepoError):
         return HubError("the Hub has disabled this repository", where=where, hint=f"see {page(ref)}")
     if isinstance(error, errors.FileMetadataError):
@@ -119,11 +119,11 @@ def _of_status(error: Exception, ref: Reference) -> HubError:
         if logged_in():
             return HubError("the Hub refuses the token (HTTP 401)", where=where, hint="`hf auth login` for a new one")
         # the Hub does not tell those who are not logged in which of the two it is
-        return HubError("no such repository, or it is private: not logged in", where=where, hint=_not_found_hint(ref))
+        return HubError("no such repository, or it is private: not logged in", where=where, hint=_not_found_hint())
     if status == 403:
         return HubError("the token may not do this (HTTP 403)", where=where, hint="it needs write access here")
     if status == 404:
-        return HubError("not found (HTTP 404)", where=where, hint=_not_found_hint(ref))
+        return HubError("not found (HTTP 404)", where=where, hint=_not_found_hint())
     if status == 429:
         return throttled(ref, retry_after(getattr(error, "response", None)))
     if status == 412:
@@ -175,9 +175,8 @@ def _gated_hint(ref: Reference) -> str:
     return f"ask for access at {page(ref)}" + ("" if logged_in() else f", then {LOG_IN}")
 
 
-def _not_found_hint(ref: Reference) -> str:
-    first = "there is no local path of that name either" if ref.bare else "check its spelling"
-    return first if logged_in() else f"{first}; if it is private, {LOG_IN}"
+def _not_found_hint() -> str:
+    return "check its spelling" if logged_in() else f"check its spelling; if it is private, {LOG_IN}"
 
 
 def _host() -> str:

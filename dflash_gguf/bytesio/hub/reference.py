@@ -42,6 +42,15 @@ class Reference:
         """Whether the revision is a full commit hash, which can never come to mean something else."""
         return bool(self.revision and _COMMIT.fullmatch(self.revision))
 
+    def hint(self, text: str) -> str:
+        """A next step for what the Hub did not give: a bare id may be a local path with a typing error in it."""
+        return f"there is no local file or folder of that name; {text}" if self.bare else text
+
+    def require_file(self) -> None:
+        """Raise UsageError where it names no file."""
+        if not self.path:
+            raise UsageError("names a repository, not a file", where=str(self), hint=self.hint("add /name.gguf"))
+
     def __str__(self) -> str:
         revision = f"@{self.revision}" if self.revision else ""
         path = f"/{self.path}" if self.path else ""
@@ -78,6 +87,8 @@ def _from_bare(text: str) -> Reference | None:
     head, _, tail = text.partition("@")
     parts = head.split("/")
     if len(parts) != 2 or not all(_NAME.fullmatch(part) for part in parts) or text.startswith("~"):
+        return None
+    if parts[0] in ("models", *_OTHER_KINDS):  # no account has such a name
         return None
     if parts[1].lower().endswith(_FILE_SUFFIXES) or os.path.lexists(text) or Path(head).exists():
         return None
