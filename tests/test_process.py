@@ -228,3 +228,37 @@ def test_descriptors_that_run_out_are_one_line(draft: Path, target: Path, tmp_pa
     assert done.returncode == 3
     assert done.stderr.endswith("cannot be opened: Too many open files\n")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("dg inspect --foo a.gguf", "error: inspect: No such option --foo (dflash-gguf inspect --help)"),
+        ("dg convert", "error: convert: Missing argument 'DRAFT' (dflash-gguf convert --help)"),
+        ("dg convert d", "error: convert: Missing option '--target' (dflash-gguf convert --help)"),
+        ("dg inspect", "error: inspect: Missing argument 'FILE' (dflash-gguf inspect --help)"),
+        ("dg inspect a b", "error: inspect: Got unexpected extra argument (b) (dflash-gguf inspect --help)"),
+        ("dg inspect a --key", "error: inspect: Option '--key' requires an argument (dflash-gguf inspect --help)"),
+        (
+            "dg draft a --features x --anchor y",
+            "error: draft: Invalid value for '--anchor': 'y' is not a valid integer (dflash-gguf draft --help)",
+        ),
+        ("dg inspekt a.gguf", "error: No such command 'inspekt'"),
+        ("dg --foo", "error: No such option --foo (dflash-gguf --help)"),
+        ("dg inspect --jsn a", "error: inspect: No such option --jsn"),
+    ],
+)
+def test_a_line_that_cannot_be_understood_is_one_line(line: str, says: str, shell: Shell) -> None:
+    done = shell(line)
+    assert (done.returncode, done.stdout) == (2, "")
+    told = done.stderr.replace("option: ", "option ").replace("'", "")  # click's versions differ in these
+    assert told.startswith(says.replace("'", ""))
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith("--help)\n")
+
+
+def test_no_arguments_give_the_help(shell: Shell) -> None:
+    done = shell("dg")
+    assert done.returncode == 2
+    assert "Commands:" in done.stderr
+    assert shell("dg --help").stdout == done.stderr

@@ -11,7 +11,7 @@ import sys
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
-from dflash_gguf.errors import DflashError
+from dflash_gguf.errors import DflashError, UsageError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -42,10 +42,8 @@ def main() -> NoReturn:
 
 def _run() -> int:
     try:
-        from dflash_gguf.cli.main import app
-
-        app(standalone_mode=True)
-    except SystemExit as done:  # typer ends every run with one
+        return _run_app()
+    except SystemExit as done:  # typer ends with one where a pipe's reader has gone, and after shell completion
         if isinstance(done.__context__, BrokenPipeError):
             return 0
         return done.code if isinstance(done.code, int) else int(done.code is not None)
@@ -55,7 +53,25 @@ def _run() -> int:
         return _fail("error: not enough memory (ulimit -v, or a limit of the container?)", COULD_NOT_FINISH)
     except OSError as error:
         return _fail(f"error: {os_error_text(error)}", COULD_NOT_FINISH)
-    return 0
+
+
+def _run_app() -> int:
+    """Run the command; returns its exit code. Raises UsageError for a line that cannot be understood."""
+    from click.exceptions import NoArgsIsHelpError
+    from click.exceptions import UsageError as Misspelled
+
+    from dflash_gguf.cli.main import COMMANDS, app
+
+    try:
+        return app(prog_name="dflash-gguf", standalone_mode=False) or 0
+    except NoArgsIsHelpError as error:
+        error.show()
+        return UsageError.exit_code
+    except Misspelled as error:  # click's own words are several lines, with the usage and a box
+        command = next((word for word in sys.argv[1:2] if word in COMMANDS), "")  # not every error knows
+        message = " ".join(error.format_message().split()).removesuffix(".")
+        hint = " ".join(filter(None, ("dflash-gguf", command, "--help")))
+        raise UsageError(message, where=command, hint=hint) from None
 
 
 def os_error_text(error: OSError) -> str:
