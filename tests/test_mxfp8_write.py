@@ -359,3 +359,13 @@ def test_command_line(draft: Path, run: Run, tmp_path: Path) -> None:
         ("mxfp8", draft, "--verify", "out"),
     ):
         assert run(*wrong).returncode == 2
+
+
+def test_left_out_names_what_the_checkpoint_has(draft: Path, tmp_path: Path, run: Run) -> None:
+    """`lm_head` always is in the configs that vLLM reads; a draft that borrows its head has none to leave out."""
+    assert "left out" not in run("mxfp8", draft, tmp_path / "a").stdout
+    done = run("mxfp8", draft, tmp_path / "b", "--exclude", "fc")
+    assert "  left out: fc\n" in done.stdout
+    assert (
+        json.loads((tmp_path / "b/hf_quant_config.json").read_text())["quantization"]["exclude_modules"][0] == "lm_head"
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from dflash_gguf.errors import InputError, UsageError
+from dflash_gguf.errors import InputError, UsageError, counted
 
 
 class ByteSource(Protocol):
@@ -41,7 +41,9 @@ class MemorySource:
         """See ByteSource."""
         part = self._data[offset : offset + length]
         if len(part) != length:
-            raise InputError(f"{length} bytes at {offset} pass the end ({self.size} bytes)", where=self.name)
+            raise InputError(
+                f"{counted(length, 'byte')} at {offset} beyond the end ({counted(self.size, 'byte')})", where=self.name
+            )
         return part
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
@@ -119,8 +121,9 @@ class LocalFile:
             raise InputError(f"cannot be read at {offset}: {error.strerror}", where=self.name) from error
 
     def _short(self, offset: int, length: int) -> InputError:
+        wanted, had = counted(length, "byte"), counted(self.size, "byte")
         return InputError(
-            f"the file ended while {length} bytes at {offset} were read (it had {self.size} bytes when opened)",
+            f"the file ended while {wanted} at {offset} were to be read (it had {had} when opened)",
             where=self.name,
             hint="was it still being written?",
         )

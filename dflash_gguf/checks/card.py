@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from dflash_gguf.errors import counted
 from dflash_gguf.model.metadata import MASK_KEY, PREFIX
 from dflash_gguf.model.provenance import parse_card
 
@@ -75,7 +76,7 @@ def _sizes(text: str, subject: Subject) -> Iterator[str]:
     if exact and size not in exact:
         yield f"{name!a} has {_told(exact)} bytes, the file has {size:,}"
     elif not exact and rough and not any(_fits(number, unit, size) for number, unit in rough):
-        yield f"{name!a} has {rough[0][0]} {rough[0][1]}, the file has {size:,} bytes"
+        yield f"{name!a} has {rough[0][0]} {rough[0][1]}, the file has {counted(size, 'byte')}"
 
 
 def _fits(number: str, unit: str, size: int) -> bool:

@@ -22,10 +22,10 @@ from dflash_gguf.checks.registry import NotChecked, Problem
 from dflash_gguf.conversion.plan import PlannedTensor
 from dflash_gguf.conversion.tiles import TileReader
 from dflash_gguf.conversion.vocabulary import MASK_FILE
+from dflash_gguf.errors import counted
 from dflash_gguf.formats.blocks import DEQUANTIZABLE, QUANTIZABLE, dequantize, warm_up
 from dflash_gguf.formats.gguf.emit import OutTensor
 from dflash_gguf.formats.gguf.types import BLOCK_SIZE, GGMLType, tensor_bytes
-from dflash_gguf.formats.shown import counted
 
 if TYPE_CHECKING:
     from dflash_gguf.checks.source import SourceDraft
@@ -57,11 +57,16 @@ _FEW = 0.01  # of a tensor's blocks: fewer than any other quantizer changes
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """One tensor: blocks in all and blocks that differ, relative RMSE against the source, and what it looks like."""
+    """One tensor: blocks in all, what of them differs, relative RMSE against the source, and what it looks like.
+
+    `first` is the number of the first block that differs.
+    """
 
     tensor: TensorInfo
     blocks: int
     differing: int
+    differing_bytes: int
+    first: int
     rmse: float
     guess: str = ""
 
@@ -100,7 +105,7 @@ def compare_source(subject: Subject, original: SourceDraft) -> Iterator[Problem 
             for name in subject.tensors
             if name not in planned and subject.canonical.get(name) == name and name not in _FROM_TARGET
         ]:
-            yield Problem(f"{len(extra)} tensors that the source has not: {', '.join(extra[:10])}", extra[0])
+            yield Problem(f"{counted(len(extra), 'tensor')} that the source has not: {', '.join(extra[:10])}", extra[0])
         results = _compare_all(subject, both, original.spec.key_length)
     yield from _judge(results)
 
@@ -114,27 +119,37 @@ def _judge(results: list[_Compared]) -> Iterator[Problem]:
         if result.equal:
             continue
         kind, name = result.tensor.type, result.tensor.name
-        told = (
-            f"{result.differing:,} of {result.blocks:,} blocks differ"
-            if kind not in _FLOATS
-            else (f"{result.differing:,} of {result.blocks:,} weights differ")
-        )
-        told += f", relative RMSE {result.rmse:.3g}{result.guess}"
         same = equal[kind]
         damaged = kind in QUANTIZABLE and (2 * sum(same) >= len(same) or result.differing < _FEW * result.blocks)
-        if damaged or kind in _FLOATS:
-            yield Problem(f"{kind.name}: {told}", name)
-        elif not result.rmse <= RMSE_BOUND[kind]:
-            yield Problem(f"{kind.name}: {told}, {RMSE_BOUND[kind]:g} is this type's bound", name)
+        if damaged or kind in _FLOATS or not result.rmse <= RMSE_BOUND[kind]:
+            yield Problem(f"{kind.name}: {_told(result)}{result.guess}", name)
         else:
             others.append(result)
     if others:
         worst = max(others, key=lambda result: result.rmse / RMSE_BOUND[result.tensor.type])
+        count = counted(len(others), "tensor", "comes", "come")
         told = (
-            f"{len(others)} tensors come from another quantizer, within their types' error; the worst has relative "
+            f"{count} from another quantizer, within the error of the type; the worst has relative "
             f"RMSE {worst.rmse:.3g} ({worst.tensor.type.name})"
         )
         yield Problem(told, worst.tensor.name, "nothing has to be mended", Severity.NOTE)
+
+
+def _told(result: _Compared) -> str:
+    """How much differs and where it begins, and what the error says: of one flipped bit it says nothing."""
+    tensor, kind = result.tensor, result.tensor.type
+    unit = "weight" if kind in _FLOATS else "block"
+    size = tensor.size // result.blocks
+    told = (
+        f"{result.differing:,} of {counted(result.blocks, unit, 'differs', 'differ')} "
+        f"({counted(result.differing_bytes, 'byte')}), the first is {unit} {result.first:,}, "
+        f"at byte {tensor.offset + result.first * size:,} of the file; relative RMSE {result.rmse:.3g}"
+    )
+    if kind in _FLOATS:
+        return f"{told}, float weights are copied exactly"
+    if result.rmse <= RMSE_BOUND[kind]:
+        return f"{told}, within this type's bound of {RMSE_BOUND[kind]:g}: so few differ by damage, not by a quantizer"
+    return f"{told}, {RMSE_BOUND[kind]:g} is this type's bound"
 
 
 def _compare_all(subject: Subject, both: list[tuple[TensorInfo, PlannedTensor]], head: int) -> list[_Compared]:
@@ -167,14 +182,16 @@ class _Comparer:
         if plan.permuted:
             rows = max(self.head, rows // self.head * self.head)
         unit = BLOCK_SIZE[tensor.type][1]
-        differing, squares, norm = 0, 0.0, 0.0
+        differing, differing_bytes, first_block, squares, norm = 0, 0, 0, 0.0, 0.0
         for first in range(0, total, rows):
             count = min(rows, total - first)
             held = self._held(tensor, first, count)
             self.reader.read(plan, first, count)
-            changed = self._changed(tensor.type, held, unit)
-            differing += changed
-            if changed:  # tiles that are equal have the type's own error, which needs no judging
+            blocks, changed_bytes = self._changed(tensor.type, held, unit)
+            if len(blocks):
+                first_block = first_block if differing else first * row // BLOCK_SIZE[tensor.type][0] + int(blocks[0])
+                differing, differing_bytes = differing + len(blocks), differing_bytes + changed_bytes
+                # tiles that are equal have the type's own error, which needs no judging
                 source = self.reader.floats()
                 with np.errstate(all="ignore"):
                     error = dequantize(tensor.type, held) - source
@@ -182,7 +199,7 @@ class _Comparer:
                     squares += float(np.dot(error, error))
         rmse = sqrt(squares / norm) if norm > 0 and isfinite(squares) else float("inf") if differing else 0.0
         guess = self._guess(tensor, plan) if differing else ""
-        return _Compared(tensor, tensor.size // unit, differing, rmse, guess)
+        return _Compared(tensor, tensor.size // unit, differing, differing_bytes, first_block, rmse, guess)
 
     def _held(self, tensor: TensorInfo, first: int, count: int) -> NDArray[np.uint8]:
         row = tensor_bytes(tensor.type, tensor.shape[0])
@@ -190,14 +207,15 @@ class _Comparer:
         self.source.read_into(tensor.offset + first * row, held.data)
         return held
 
-    def _changed(self, kind: GGMLType, held: NDArray[np.uint8], unit: int) -> int:
-        """Blocks that differ from converting the tile that was read; all of them for a type that we do not write."""
+    def _changed(self, kind: GGMLType, held: NDArray[np.uint8], unit: int) -> tuple[NDArray[np.intp], int]:
+        """Numbers of the tile's blocks that differ from converting it, and bytes; all of a type that is not written."""
         if kind not in QUANTIZABLE:
-            return len(held) // unit
+            return np.arange(len(held) // unit), len(held)
         wanted = self.reader.encode(kind)
         if np.array_equal(wanted, held):
-            return 0
-        return int((wanted.reshape(-1, unit) != held.reshape(-1, unit)).any(axis=1).sum())
+            return np.arange(0), 0
+        different = wanted.reshape(-1, unit) != held.reshape(-1, unit)
+        return np.flatnonzero(different.any(axis=1)), int(different.sum())
 
     def _guess(self, tensor: TensorInfo, plan: PlannedTensor) -> str:
         """What a tensor that differs seems to hold instead: a norm with 1 added, or another tensor."""

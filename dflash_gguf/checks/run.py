@@ -11,9 +11,9 @@ from dflash_gguf.checks.finding import FileReport, Finding, Report
 from dflash_gguf.checks.place import Place, locate
 from dflash_gguf.checks.registry import Needs, NotChecked, Rule, selected_rules
 from dflash_gguf.checks.subject import Subject
-from dflash_gguf.errors import DflashError, FormatError
+from dflash_gguf.errors import DflashError, FormatError, counted
 from dflash_gguf.formats.gguf.scan import scan_header
-from dflash_gguf.formats.shown import counted, safe
+from dflash_gguf.formats.shown import safe
 from dflash_gguf.model.dialects import ARCHITECTURE_KEY, is_foreign
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import typer
 
 from dflash_gguf.cli.draft import parse_memory
 from dflash_gguf.cli.output import complain, emit_json, safe, say, table
-from dflash_gguf.errors import UsageError
+from dflash_gguf.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from dflash_gguf.comparison import Comparison
@@ -123,7 +123,7 @@ def _lines(found: Comparison) -> list[str]:
     for slot in found.slots:
         shares = (f"{share:.1%}" for share in (slot.path, slot.top_1, slot.top_k))
         rows.append((str(slot.slot), *shares, f"{slot.kl:.2e}", f"{slot.kl_max:.2e}"))  # type: ignore[arg-type]
-    lines += ["", f"agreement over {found.n_blocks} blocks", *table(rows, right=range(6))]
+    lines += ["", f"agreement over {counted(found.n_blocks, 'block')}", *table(rows, right=range(6))]
     if found.prompts:
         lines += ["", *_accepted_lines(found)]
     lines += ["", *_damage_lines(found), "", f"verdict: {verdict(found)}"]
@@ -160,13 +160,13 @@ def _lengths(run: Accepted) -> str:
 def _damage_lines(found: Comparison) -> list[str]:
     differing = [item for item in found.damage if item.rmse != 0]
     if not differing:
-        return [f"weights: all {len(found.damage)} tensors are equal"]
+        return [f"weights: all of {counted(len(found.damage), 'tensor')} equal"]
     rows = [("tensor", "types", "relative RMSE", "")]
     for item in differing[:WORST]:
         kinds = " → ".join(dict.fromkeys(item.types))
         rmse = item.problem if item.rmse is None else f"{item.rmse:.3e}"
         rows.append((safe(item.name), kinds, rmse, "" if item.explained else "more than its types explain"))
-    told = f"weights: {len(differing)} of {len(found.damage)} tensors differ"
+    told = f"weights: {len(differing)} of {counted(len(found.damage), 'tensor', 'differs', 'differ')}"
     more = f", {len(found.unexplained)} by more than their types explain" if found.unexplained else ""
     return [f"{told}{more}; the worst:", *table(rows, right=(2,))]
 
@@ -179,9 +179,9 @@ def verdict(found: Comparison) -> str:
         tail += f"; the geometry differs in {', '.join(item.field for item in found.differences)}"
     if found.prompts:
         same, total = found.n_same_sequences, len(found.prompts)
-        return f"the same accepted lengths in every block of {same} of {total} prompts{tail}"
+        return f"the same accepted lengths in every block of {same} of {counted(total, 'prompt')}{tail}"
     same, total = found.n_same_paths, found.n_blocks
-    return f"the same path in {same} of {total} blocks; what a target accepts was not measured{tail}"
+    return f"the same path in {same} of {counted(total, 'block')}; what a target accepts was not measured{tail}"
 
 
 def _document(found: Comparison) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dflash_gguf.cli.generate import acceptance_lines
 from dflash_gguf.cli.output import safe, say, size_text, table
-from dflash_gguf.errors import ModelError, UsageError
+from dflash_gguf.errors import ModelError, UsageError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ def _convert(pair: Path, out: Path) -> list[Path]:
         )
         for output in done.plan.outputs:
             size = size_text(output.header.file_size)
-            say(f"   {output.path.name}: {len(output.tensors)} tensors, {size}")
+            say(f"   {output.path.name}: {counted(len(output.tensors), 'tensor')}, {size}")
             paths.append(output.path)
     return paths
 
@@ -84,7 +84,7 @@ def _generate(files: Sequence[Path], pair: Path) -> None:
     for line in (prompts[0] + "▸" + shown.text).splitlines():
         say("   │ " + safe(line))
     say()
-    for line in acceptance_lines(shown.generation, shown.max_draft):
+    for line in acceptance_lines(shown.generation):
         say("   " + line)
     rows: list[tuple[str, ...]] = [
         ("draft", "bytes", "accepted a block", "with the bonus token", "drafted", "accepted")
@@ -93,12 +93,11 @@ def _generate(files: Sequence[Path], pair: Path) -> None:
     for file in files:
         done = [generate(file, pair / "target", prompt, NEW_TOKENS).generation for prompt in prompts]
         texts.add(tuple(each.tokens for each in done))
-        rows.append(_row(file, done, shown.max_draft))
+        rows.append(_row(file, done))
     if len(texts) > 1:
         raise ModelError("the drafts led to different texts", where="demo", hint="this is a fault: report it")
-    say(
-        f"\n   acceptance over {len(prompts)} prompts of at most {NEW_TOKENS} tokens; every draft gave the same texts\n"
-    )
+    over = f"{counted(len(prompts), 'prompt')} of at most {NEW_TOKENS} tokens"
+    say(f"\n   acceptance over {over}; every draft gave the same texts\n")
     for line in table(rows, right=(1, 2, 3, 4, 5)):
         say("   " + line)
 
@@ -108,14 +107,14 @@ def _some_prompts(pair: Path) -> list[str]:
     return [str(row["text"]) for row in rows[::EVERY]]
 
 
-def _row(file: Path, done: Sequence[Generation], max_draft: int) -> tuple[str, ...]:
+def _row(file: Path, done: Sequence[Generation]) -> tuple[str, ...]:
     blocks = [block for each in done for block in each.blocks]
     drafted, accepted = (sum(getattr(block, of) for block in blocks) for of in ("proposed", "accepted"))
     emitted = sum(block.emitted for block in blocks)
     return (
         file.name,
         f"{file.stat().st_size:,}",
-        f"{accepted / len(blocks):.2f} of {max_draft}",
+        f"{accepted / len(blocks):.2f} of at most {max(each.most_drafted for each in done)}",
         f"{emitted / len(blocks):.2f}",
         str(drafted),
         str(accepted),

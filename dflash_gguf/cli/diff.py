@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dflash_gguf.cli.output import emit_json, safe, say, table
+from dflash_gguf.errors import counted
 
 if TYPE_CHECKING:
     from dflash_gguf.checks.diff import Diff, TensorDiff
@@ -27,7 +28,7 @@ def run(
         emit_json(_document(found))
         return
     if found.equal:
-        say(f"equal: all keys, all {found.same} tensors")
+        say(f"equal: all keys, {counted(found.same, 'tensor')}")
         return
     for key in found.keys:
         say(f"{safe(key.key)}: {_value(key.a)} → {_value(key.b)}")
@@ -35,7 +36,8 @@ def run(
         rows = [("tensor", "types", "relative RMSE", "max error", "cosine")]
         for line in table([*rows, *map(_row, found.tensors)], right=(2, 3, 4)):
             say(line)
-    say(f"{len(found.keys)} keys and {len(found.tensors)} tensors differ, {found.same} tensors are equal")
+    keys, tensors = counted(len(found.keys), "key"), counted(len(found.tensors), "tensor")
+    say(f"{keys} and {tensors} differ, {counted(found.same, 'tensor', 'is', 'are')} equal")
 
 
 def _row(tensor: TensorDiff) -> tuple[str, ...]:

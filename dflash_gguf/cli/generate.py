@@ -9,6 +9,7 @@ import typer
 
 from dflash_gguf.cli.draft import parse_memory, tell_clamp
 from dflash_gguf.cli.output import emit_json, safe, say
+from dflash_gguf.errors import counted
 
 if TYPE_CHECKING:
     from dflash_gguf.executor.decode import Generation
@@ -76,20 +77,20 @@ def run(
     for line in result.text.splitlines():
         say(safe(line))
     say()
-    for line in acceptance_lines(done, result.max_draft):
+    for line in acceptance_lines(done):
         say(line)
 
 
-def acceptance_lines(done: Generation, max_draft: int) -> list[str]:
-    """The decode in two or three lines for a person."""
-    n_tokens, n_blocks = len(done.tokens), len(done.blocks)
+def acceptance_lines(done: Generation) -> list[str]:
+    """The decode in two lines for a person; a block that was cut short counts for what it drafted."""
+    n_tokens, n_blocks = counted(len(done.tokens), "token"), counted(len(done.blocks), "block")
     whole = (
-        f"{n_tokens} tokens in {n_blocks} blocks: accepted {done.n_accept} of {done.n_draft} drafted "
-        f"({done.accept_rate:.0%}), {done.mean_accepted:.2f} of {max_draft} a block "
+        f"{n_tokens} in {n_blocks}: accepted {done.n_accept} of {done.n_draft} drafted ({done.accept_rate:.0%}), "
+        f"{done.mean_accepted:.2f} of at most {done.most_drafted} a block "
         f"({done.mean_emitted:.2f} with the target's own token)"
     )
-    lines = [whole]
-    if n_blocks:
-        runs = [sum(block.accepted > slot for block in done.blocks) for slot in range(max_draft)]
-        lines.append("accepted by slot: " + "  ".join(f"{slot + 1}: {n / n_blocks:.0%}" for slot, n in enumerate(runs)))
-    return lines
+    shares = []
+    for slot in range(done.most_drafted):
+        drafted, accepted = (sum(getattr(block, of) > slot for block in done.blocks) for of in ("proposed", "accepted"))
+        shares.append(f"{slot + 1}: {accepted} of {drafted} ({accepted / drafted:.0%})")
+    return [whole, "accepted by slot: " + "  ".join(shares)] if shares else [whole]

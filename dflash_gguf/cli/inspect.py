@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_gguf.cli.output import complain, emit_json, safe, say, size_text, table
-from dflash_gguf.errors import UsageError
+from dflash_gguf.errors import UsageError, counted
 from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model import describe
 from dflash_gguf.model.metadata import ARCHITECTURE
@@ -75,7 +75,7 @@ def _show_start(source: ByteSource, key: str | None) -> bool:
     say(f"{safe(Path(source.name).name)}: GGUF v{start.version}, {title}")
     for label, value in _identity(metadata) + (_geometry(spec) if spec else []):
         say(f"  {label:<14}{value}")
-    say(f"  {'size':<14}{size_text(start.size)}, {start.n_keys} keys, {start.n_tensors} tensors")
+    say(f"  {'size':<14}{size_text(start.size)}, {counted(start.n_keys, 'key')}, {counted(start.n_tensors, 'tensor')}")
     say(f"  {'not read':<14}vocabulary and tensors; --tensors, --tokens or --json fetch the whole header")
     return True
 
@@ -102,7 +102,7 @@ def _show_page(header: Header, name: str) -> None:
     ]
     for line in table([("type", "tensors", "weights", "bytes", "bits/weight"), *rows], right=(1, 2, 3, 4)):
         say(f"    {line}")
-    say(f"  {'size':<14}{size_text(header.size)}, header {header.data_offset:,} B, {len(metadata)} keys")
+    say(f"  {'size':<14}{size_text(header.size)}, header {header.data_offset:,} B, {counted(len(metadata), 'key')}")
     if spec and "token_embd.weight" not in header.tensors:
         say(f"  {'standalone':<14}no: it needs its target's hidden states, token embedding and output head")
 
@@ -140,19 +140,22 @@ def _file_type(metadata: dict[str, MetaValue]) -> str:
 
 def _geometry(spec: DraftSpec) -> list[tuple[str, str]]:
     lines = [
-        ("block", f"block_size {spec.block_size}: drafts up to {spec.max_draft} tokens a pass"),
+        ("block", f"block_size {spec.block_size}: drafts up to {counted(spec.max_draft, 'token')} a pass"),
         ("target_layers", f"{list(spec.target_layers)} (the target's block inputs; its layer ids are one less)"),
         (
             "layers",
             (
                 f"{spec.block_count} × hidden {spec.embedding_length}, ffn {spec.feed_forward_length}, "
-                f"{spec.head_count} heads of {spec.key_length}, {spec.head_count_kv} kv heads"
+                f"{counted(spec.head_count, 'head')} of {spec.key_length}, {counted(spec.head_count_kv, 'kv head')}"
             ),
         ),
     ]
     if spec.v2:
         lines += [
-            ("convolutions", f"kernel {spec.v2.conv_kernel_size}, groups of {spec.v2.conv_group_size} channels"),
+            (
+                "convolutions",
+                f"kernel {spec.v2.conv_kernel_size}, groups of {counted(spec.v2.conv_group_size, 'channel')}",
+            ),
             ("selector", f"rank {spec.v2.selector_rank}, top_k {spec.v2.selector_top_k}"),
         ]
     lines += [("attention", _attention(spec)), ("rope", _rope(spec))]
@@ -174,7 +177,7 @@ def _attention(spec: DraftSpec) -> str:
     if not spec.sliding_window:
         return f"full, {causal}"
     sliding = sum(spec.sliding_window_pattern or ())
-    return f"window {spec.sliding_window} in {sliding} of {spec.block_count} layers, {causal}"
+    return f"window {spec.sliding_window} in {sliding} of {counted(spec.block_count, 'layer')}, {causal}"
 
 
 def _rope(spec: DraftSpec) -> str:
@@ -192,11 +195,11 @@ def _tokenizer(metadata: dict[str, MetaValue]) -> list[tuple[str, str]]:
         return []
     model, pre = (describe.text(metadata, f"tokenizer.ggml.{key}", "?") for key in ("model", "pre"))
     merges = metadata.get("tokenizer.ggml.merges")
-    parts = [f"{tokens.value.count:,} tokens, {_shown(model)}, pre {_shown(pre)}"]
+    parts = [f"{counted(tokens.value.count, 'token')}, {_shown(model)}, pre {_shown(pre)}"]
     if merges and isinstance(merges.value, Array):
-        parts.append(f"{merges.value.count:,} merges")
+        parts.append(f"{counted(merges.value.count, 'merge')}")
     template = describe.text(metadata, "tokenizer.chat_template")
-    parts.append(f"chat template of {len(template):,} characters" if template else "no chat template")
+    parts.append(f"chat template of {counted(len(template), 'character')}" if template else "no chat template")
     suffix = "_token_id"
     special = [
         f"{key.removeprefix('tokenizer.ggml.').removesuffix(suffix)} {value.value}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_gguf.cli.output import complain, emit_json, progress_bar, safe, say, size_text
-from dflash_gguf.errors import UsageError
+from dflash_gguf.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from dflash_gguf.mxfp8 import Report, Written
@@ -76,11 +76,13 @@ def _write(draft: str, out: Path, exclude: tuple[str, ...], *, force: bool, as_j
 
 def _show_written(written: Written) -> None:
     coverage, error = written.manifest["coverage"], written.manifest["aggregate_error"]
+    tensors = counted(coverage["tensors"], "tensor")
     say(f"{safe(str(written.folder))}: MXFP8, {size_text(written.plan.output_bytes)}")
-    say(f"  {coverage['quantized']} of {coverage['tensors']} tensors quantized, {coverage['kept']} as they were")
+    say(f"  {coverage['quantized']} of {tensors} quantized, {coverage['kept']} as they were")
     noise = "" if error["sqnr_db"] is None else f", SQNR {error['sqnr_db']:.2f} dB"
     say(f"  relative RMSE {100 * error['relative_rmse']:.3f} %{noise}, cosine {error['cosine']:.6f}")
-    say(f"  left out: {safe(', '.join(written.manifest['exclude_modules']))}")
+    if left := written.plan.left_out:
+        say(f"  left out: {safe(', '.join(left))}")
 
 
 def _verify(folder: str, source: str | None, *, as_json: bool) -> None:
@@ -124,7 +126,7 @@ def show_report(report: Report) -> None:
     """A report for a person."""
     from dflash_gguf.mxfp8.report import STEPS
 
-    counts = f", {report.quantized} of {report.tensors} tensors are quantized weights" if report.tensors else ""
+    counts = f", {report.quantized} of {counted(report.tensors, 'tensor')} quantized weights" if report.tensors else ""
     say(f"{safe(str(report.folder))}: {'pass' if report.passed else 'FAIL'}{counts}")
     for finding in report.findings:
         say(f"  wrong: {safe(finding.where)}: {safe(finding.message)}")

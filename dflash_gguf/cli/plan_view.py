@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.cli.output import complain, emit_json, progress_bar, safe, say, size_text, table
+from dflash_gguf.errors import counted
 
 if TYPE_CHECKING:
     from dflash_gguf.conversion import Listener
@@ -33,7 +34,7 @@ def report_files(plan: Plan, seconds: float, *, as_json: bool) -> None:
         emit_json({"files": [_file(output) for output in plan.outputs], "seconds": round(seconds, 3)})
         return
     for output in plan.outputs:
-        tensors = f"{len(output.tensors)} tensors" + _fallbacks(output)
+        tensors = f"{counted(len(output.tensors), 'tensor')}" + _fallbacks(output)
         say(f"{safe(str(output.path))}: {output.recipe.upper()}, {size_text(output.header.file_size)}, {tensors}")
 
 

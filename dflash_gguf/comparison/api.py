@@ -14,7 +14,7 @@ from dflash_gguf.comparison.agreement import Agreement, Drafter, SlotAgreement
 from dflash_gguf.comparison.damage import TensorDamage, damage_map
 from dflash_gguf.comparison.replay import Accepted, Track, greedy_text, replay
 from dflash_gguf.comparison.sources import ComparedDraft, open_compared
-from dflash_gguf.errors import ModelError, UsageError
+from dflash_gguf.errors import ModelError, UsageError, counted
 from dflash_gguf.executor.api import DEFAULT_MEMORY, tokenizer_of
 from dflash_gguf.executor.features import load_features
 from dflash_gguf.executor.loading import numpy_target, open_target, open_vocabulary, stop_tokens, vocabulary_of
@@ -220,8 +220,10 @@ def _require_comparable(a: ComparedDraft, b: ComparedDraft) -> None:
 
 def _require_ranges(inputs: Inputs) -> None:
     if inputs.n_predict < 2:
-        raise UsageError(f"{inputs.n_predict} tokens hold no block", where="-n")
+        raise UsageError(f"{counted(inputs.n_predict, 'token', 'holds', 'hold')} no block", where="-n")
     if inputs.n_max is not None and inputs.n_max < 1:
-        raise UsageError(f"{inputs.n_max} tokens are no draft", where="--n-max", hint="1 to block_size − 1")
+        raise UsageError(
+            f"{counted(inputs.n_max, 'token', 'is', 'are')} no draft", where="--n-max", hint="1 to block_size − 1"
+        )
     if inputs.anchor is not None and inputs.anchor < 0:
         raise UsageError(f"{inputs.anchor} is no token", where="--anchor")

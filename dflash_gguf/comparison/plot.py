@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
+from dflash_gguf.errors import counted
 from dflash_gguf.formats.shown import safe
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _LABELS = {"path": "same token on the path", "top_1": "same top-1", "top_k": "sh
 
 def svg(comparison: Comparison) -> str:
     """The plot of a comparison."""
-    title = f"{_name(comparison.a)} against {_name(comparison.b)}, {comparison.n_blocks} blocks"
+    title = f"{_name(comparison.a)} against {_name(comparison.b)}, {counted(comparison.n_blocks, 'block')}"
     size = f'width="{WIDTH}" height="{HEIGHT}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',

@@ -13,8 +13,7 @@ from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.conversion.sources import Pair, pair_tensors
 from dflash_gguf.conversion.tiles import TileReader
 from dflash_gguf.conversion.vocabulary import vocabulary_sources
-from dflash_gguf.errors import ModelError
-from dflash_gguf.executor.loading import open_draft, require_usable
+from dflash_gguf.executor.loading import not_computed, open_draft, require_usable
 from dflash_gguf.executor.weights import Budget, Weights
 from dflash_gguf.formats.gguf.scan import scan_header
 from dflash_gguf.model.checkpoint import Checkpoint, read_config
@@ -61,8 +60,8 @@ def _open_folder(path: Path, target: Path | None, budget: Budget, files: ExitSta
     reading = spec_from_config(config, shared.config, where=str(path / "config.json"))
     spec = as_float32(reading.spec)
     require_usable(spec, str(path))
-    if spec.draft_vocab_size is not None:
-        raise ModelError("a draft with a reduced vocabulary is not computed here", where=str(path))
+    if spec.draft_vocab_size is not None and (told := not_computed("d2t", str(path))):
+        raise told
     own = vocabulary_sources(checkpoint, spec, config, shared, "keep")
     pairing = pair_tensors(
         spec,

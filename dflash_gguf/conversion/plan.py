@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from dflash_gguf.bytesio.atomic import check_outputs, check_room
 from dflash_gguf.conversion.sources import Pair, pair_tensors
 from dflash_gguf.conversion.vocabulary import vocabulary_sources
-from dflash_gguf.errors import ModelError, UsageError
+from dflash_gguf.errors import ModelError, UsageError, counted
 from dflash_gguf.formats.gguf.emit import EncodedHeader, OutTensor, encode_header
 from dflash_gguf.formats.gguf.scan import MAX_HEADER
 from dflash_gguf.formats.gguf.types import ValueType
@@ -20,9 +19,10 @@ from dflash_gguf.formats.safetensors import SourceTensor
 from dflash_gguf.model.checkpoint import Checkpoint, Identity, read_config
 from dflash_gguf.model.config import ConfigReading, spec_from_config
 from dflash_gguf.model.metadata import ARCHITECTURE, encode_spec, general_pairs
-from dflash_gguf.model.provenance import draft_name, provenance_pairs, read_card, size_label
+from dflash_gguf.model.provenance import draft_name, provenance_pairs, read_card, sidecar_file_name, size_label
 from dflash_gguf.model.quantization import read_quantization
 from dflash_gguf.model.recipe import RECIPES, Override, choose_types
+from dflash_gguf.model.sidecars import DFLASH
 from dflash_gguf.model.target import Target
 
 
@@ -133,7 +133,7 @@ def make_plan(checkpoint: Checkpoint, target: Target, options: Options) -> Plan:
         metadata = [*common, *general_pairs(recipe.upper()), *encode_spec(spec), *tokenizer.key_values]
         header = encode_header(metadata, [tensor.out for tensor in tensors])
         if len(header.data) > MAX_HEADER:
-            message = f"a header of {len(header.data):,} bytes, at most {MAX_HEADER:,} are read"
+            message = f"a header of {counted(len(header.data), 'byte')}, at most {MAX_HEADER:,} are read"
             raise ModelError(message, where=str(target), hint="its vocabulary or its chat template is too large")
         outputs.append(OutputPlan(path, recipe, header, tensors))
     check_room({output.path: output.header.file_size for output in outputs})
@@ -153,8 +153,7 @@ def output_paths(options: Options, target_name: str) -> dict[str, Path]:
     recipes = list(dict.fromkeys(kind.lower() for kind in options.types))
     if unknown := [kind for kind in recipes if kind not in RECIPES]:
         raise UsageError(f"unknown type {unknown[0]!r}, expected one of {', '.join(RECIPES)}", where="--type")
-    safe = re.sub(r"[^A-Za-z0-9._+-]+", "-", target_name).strip("-.") or "target"
-    default = f"dflash-{safe}-{{type}}.gguf"
+    default = sidecar_file_name(DFLASH.prefix, target_name, "{type}")
     pattern = options.out or default
     if options.out and (options.out.endswith(os.sep) or os.path.isdir(options.out)):
         pattern = str(Path(options.out) / default)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dflash_gguf.errors import ModelError
+from dflash_gguf.errors import ModelError, counted
 from dflash_gguf.formats.safetensors import SourceTensor
 from dflash_gguf.model.quantization import Mxfp8Config, check_scale, is_excluded
 from dflash_gguf.model.spec import DraftSpec
@@ -127,7 +127,7 @@ def _mismatch(missing: list[str], unknown: list[str], expected: int) -> str:
     parts = []
     for names, what in ((missing, "missing"), (unknown, "unknown to arch dflash")):
         if names:
-            parts.append(f"{len(names)} tensors {what}: {_first(names)}")
+            parts.append(f"{counted(len(names), 'tensor')} {what}: {_first(names)}")
     return f"of {expected} known tensors: {'; '.join(parts)}"
 
 

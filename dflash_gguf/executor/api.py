@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dflash_gguf.errors import UsageError
+from dflash_gguf.errors import UsageError, counted
 from dflash_gguf.executor.decode import Generation, Settings, speculate
 from dflash_gguf.executor.draft import DraftModel
 from dflash_gguf.executor.features import load_features
@@ -167,7 +167,9 @@ def tokenizer_of(opened: OpenTarget, folder: Path | None) -> TextTokenizer:
 
 def _require_ranges(limits: Limits, sampling: Sampling) -> None:
     if limits.n_max is not None and limits.n_max < 1:
-        raise UsageError(f"{limits.n_max} tokens are no draft", where="--n-max", hint="1 to block_size − 1")
+        raise UsageError(
+            f"{counted(limits.n_max, 'token', 'is', 'are')} no draft", where="--n-max", hint="1 to block_size − 1"
+        )
     if not 0 <= limits.p_min <= 1:
         raise UsageError(f"{limits.p_min} is no probability", where="--p-min")
     for value, option in (

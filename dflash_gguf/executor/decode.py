@@ -89,6 +89,11 @@ class Generation:
         return sum(block.accepted for block in self.blocks)
 
     @property
+    def most_drafted(self) -> int:
+        """Tokens proposed in the longest block."""
+        return max((block.proposed for block in self.blocks), default=0)
+
+    @property
     def accept_rate(self) -> float:
         """Accepted of proposed; falls as more is proposed, so compare `mean_accepted` instead."""
         return self.n_accept / self.n_draft if self.n_draft else 0.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.errors import FormatError, ModelError, UsageError
+from dflash_gguf.errors import FormatError, ModelError, UsageError, counted
 from dflash_gguf.executor.ops import F32
 from dflash_gguf.executor.sources import CheckpointTensors
 from dflash_gguf.formats.safetensors import read_header
@@ -77,7 +77,7 @@ def _npy(file: LocalFile) -> F32:
     size = prod(shape) * int(descr[-1])
     if size != file.size - start:
         held = f"the file holds {file.size - start:,}"
-        raise FormatError(f"shape {shape} takes {size:,} bytes, {held}", where=file.name, hint="truncated?")
+        raise FormatError(f"shape {shape} takes {counted(size, 'byte')}, {held}", where=file.name, hint="truncated?")
     with np.errstate(over="ignore"):  # a float64 beyond float32 is an Inf, which the draft refuses
         return np.frombuffer(file.read(start, size), descr).reshape(shape).astype(np.float32)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.bytesio.hub import Hub, parse_reference
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.errors import ModelError
+from dflash_gguf.errors import ModelError, counted
 from dflash_gguf.executor.rope import linear, llama3, plain, scaled_rope, with_factors
 from dflash_gguf.executor.sources import CheckpointTensors, GGUFTensors
 from dflash_gguf.executor.target import NumpyTarget, TargetSpec, TargetVocabulary
@@ -53,6 +53,15 @@ _LAYER_NAMES = {
     "mlp.down_proj": "ffn_down",
 }
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)\.(weight|bias)")
+
+
+#: tensors that llama.cpp takes from a draft and the executor does not
+_NOT_COMPUTED = {
+    r"d2t": "a draft with a reduced vocabulary",
+    r"rope_freqs\.weight": "a draft with rope factors of its own",
+    r"fc\.scale|blk\.\d+\.layer_output_scale\.weight": "a draft with scales behind its matrices",
+    r"blk\.\d+\.(post_attention|post_ffw)_norm\.weight": "a draft with norms behind its layers",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +114,27 @@ def require_usable(spec: DraftSpec, where: str) -> None:
             raise ModelError(fault, where=where, hint="`dflash-gguf check` says more")
 
 
+def not_computed(tensor: str, where: str) -> ModelError | None:
+    """The error for a tensor that makes a draft one that llama.cpp runs and the executor does not, else None."""
+    what = next((told for pattern, told in _NOT_COMPUTED.items() if re.fullmatch(pattern, tensor)), None)
+    if what is None:
+        return None
+    hint = "`dflash-gguf bench` runs its GGUF in the real engine; `check` and `diff` judge it"
+    return ModelError(f"{what} is not computed by the numpy executor", where=f"{where}: {tensor}", hint=hint)
+
+
 def _require_planned(spec: DraftSpec, header: Header, where: str) -> None:
     table = {tensor.gguf_name: tensor for tensor in draft_tensors(spec)}
     unknown = sorted(header.tensors.keys() - table.keys())
+    for name in unknown:
+        if error := not_computed(name, where):
+            raise error
     missing = [name for name, t in table.items() if not t.optional and name not in header.tensors]
     for what, names in (("unknown", unknown), ("missing", missing)):
         if names:
             told = ", ".join(names[:10])
             raise ModelError(
-                f"{len(names)} tensors are {what}: {told}", where=where, hint="`dflash-gguf check` says more"
+                f"{counted(len(names), 'tensor')} {what}: {told}", where=where, hint="`dflash-gguf check` says more"
             )
     for name, info in header.tensors.items():
         if info.shape != table[name].ne:
@@ -200,7 +221,8 @@ def _our_names(theirs: list[str], where: str) -> dict[str, str]:
     """Our name → the checkpoint's, for the language model of a checkpoint (others' tensors are left out)."""
     ends = [name for name in theirs if name.endswith("embed_tokens.weight")]
     if len(ends) != 1:
-        raise ModelError(f"{len(ends)} tensors end in embed_tokens.weight, expected one", where=where)
+        told = counted(len(ends), "tensor", "ends", "end")
+        raise ModelError(f"{told} in embed_tokens.weight, expected one", where=where)
     prefix = ends[0].removesuffix("embed_tokens.weight")
     names = {"token_embd.weight": ends[0]}
     for name in theirs:

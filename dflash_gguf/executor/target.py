@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dflash_gguf.errors import ModelError
+from dflash_gguf.errors import ModelError, counted
 from dflash_gguf.executor.attention import KVCache, attend
 from dflash_gguf.executor.ops import rms_norm, silu
 
@@ -65,7 +65,7 @@ class NumpyTarget(TargetVocabulary):
         super().__init__(weights)
         if taps and not 0 <= min(taps) <= max(taps) <= spec.block_count:
             raise ModelError(
-                f"the draft taps block inputs {list(taps)}, the target has {spec.block_count} blocks",
+                f"the draft taps block inputs {list(taps)}, the target has {counted(spec.block_count, 'block')}",
                 where=weights.source.name,
                 hint="is this the target the draft was made for?",
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from dflash_gguf.errors import ModelError, UsageError
+from dflash_gguf.errors import ModelError, UsageError, counted
 from dflash_gguf.executor.threads import pool
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Weights:
         out = np.empty((ids.size, width), np.float32)
         for i, token in enumerate(ids.flat):
             if not 0 <= token < n_rows:
-                raise ModelError(f"token {token} is outside its {n_rows} rows", where=self._where(tensor))
+                raise ModelError(f"token {token} is outside its {counted(n_rows, 'row')}", where=self._where(tensor))
             at = int(token)
             tile = self._tiles.get((tensor, at - at % height))
             out[i] = tile[at % height] if tile is not None else self._read(tensor, at, at + 1)[0]
@@ -139,7 +139,7 @@ class Weights:
         unused = sorted(self.source.shapes.keys() - self.used)
         if unused:
             raise ModelError(
-                f"{len(unused)} tensors of the file are not used: {', '.join(unused[:10])}",
+                f"{counted(len(unused), 'tensor')} of the file not used: {', '.join(unused[:10])}",
                 where=self.source.name,
                 hint="a draft computed without them would not be this file's draft",
             )

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from dflash_gguf.errors import FormatError
+from dflash_gguf.errors import FormatError, counted
 
 MAX_BYTES = 16 << 20
 MAX_PROMPTS = 10_000
@@ -30,7 +30,7 @@ class Prompt:
 def parse_prompts(data: bytes, where: str) -> tuple[Prompt, ...]:
     """All prompts; `where` is the file's name and tells JSON from text. Raises FormatError."""
     if len(data) > MAX_BYTES:
-        raise FormatError(f"{len(data):,} bytes of prompts, expected at most {MAX_BYTES:,}", where=where)
+        raise FormatError(f"{counted(len(data), 'byte')} of prompts, expected at most {MAX_BYTES:,}", where=where)
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dflash_gguf.errors import FormatError
+from dflash_gguf.errors import FormatError, counted
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _FIXED = {FIXED64: 8, FIXED32: 4}
@@ -34,7 +34,7 @@ def fields(raw: bytes, where: str) -> Iterator[tuple[int, int, int | bytes]]:
         else:
             raise FormatError(f"field {number} has wire type {wire} at byte {position}: no protobuf", where=where)
         if not number or length > len(raw) - position:
-            raise FormatError(f"field {number} of {length:,} bytes passes the end of its message", where=where)
+            raise FormatError(f"field {number} of {counted(length, 'byte')} passes the end of its message", where=where)
         yield number, wire, raw[position : position + length]
         position += length
 

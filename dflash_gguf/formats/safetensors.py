@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from dflash_gguf.errors import FormatError
+from dflash_gguf.errors import FormatError, counted
 from dflash_gguf.formats.json_text import parse_object
 
 if TYPE_CHECKING:
@@ -72,11 +72,15 @@ def read_header(source: ByteSource) -> dict[str, SourceTensor]:
     overlap, bytes behind the last tensor.
     """
     if source.size < 8:
-        raise FormatError(f"{source.size} bytes are no safetensors file", where=source.name, hint="was it downloaded?")
+        raise FormatError(
+            f"{counted(source.size, 'byte', 'is', 'are')} no safetensors file",
+            where=source.name,
+            hint="was it downloaded?",
+        )
     length = int.from_bytes(source.read(0, 8), "little")
     if length > MAX_HEADER or 8 + length > source.size:
         raise FormatError(
-            f"header length {length:,}, but the file has {source.size:,} bytes (at most {MAX_HEADER:,})",
+            f"header length {length:,}, but the file has {counted(source.size, 'byte')} (at most {MAX_HEADER:,})",
             where=source.name,
             hint="truncated, or not a safetensors file (a Git LFS pointer?)",
         )

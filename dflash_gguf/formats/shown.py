@@ -20,11 +20,6 @@ def _printable(char: str) -> bool:
     return char.isprintable() and unicodedata.category(char) not in ("Cf", "Cc", "Cs", "Co")
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 tensor, 2 tensors, 1,024 keys."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def inline(text: str) -> str:
     """Text that stays where Markdown puts it: no line breaks, no markup, no links."""
     return re.sub(r"([\\`*_\[\]<>|#])", "", safe(text)) if not re.fullmatch(r"[\w .+-]*", text) else text

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from dflash_gguf.errors import FormatError
+from dflash_gguf.errors import FormatError, counted
 
 if TYPE_CHECKING:
     from dflash_gguf.bytesio.source import ByteSource
@@ -113,7 +113,7 @@ class _Reader:
             raise self.error(f"member {name!a} is compressed, or larger than {limit:,} bytes")
         data = self.file.read(found)
         if len(data) != found.file_size:
-            raise self.error(f"member {name!a} has {len(data)} bytes, not {found.file_size}")
+            raise self.error(f"member {name!a} has {counted(len(data), 'byte')}, not {found.file_size}")
         return data
 
     def read(self) -> dict[str, int | SavedTensor]:
@@ -231,7 +231,8 @@ class _Reader:
         dtype, size = _STORAGES[storage.kind]
         data = self.member(f"data/{storage.key}", MAX_FILE)
         if len(data) != storage.count * size:
-            raise self.error(f"storage {storage.key} has {len(data)} bytes, {storage.count} items take another number")
+            held, wanted = counted(len(data), "byte"), counted(storage.count, "item", "takes", "take")
+            raise self.error(f"storage {storage.key} has {held}, {wanted} another number")
         return SavedTensor(dtype, tuple(shape), data[offset * size : (offset + prod(shape)) * size])
 
 

@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.errors import FormatError, UsageError
+from dflash_gguf.errors import FormatError, UsageError, counted
 from dflash_gguf.formats.gguf.scan import scan_header
 from dflash_gguf.measuring.process import Completion, Failure, require_engine, run_engine
 from dflash_gguf.measuring.prompts import UNIQUE, sets_of
@@ -261,7 +261,7 @@ def _row_notes(rows: Sequence[Row]) -> Iterator[str]:
         if row.same_texts is not None and row.same_texts < row.n_prompts:
             differ = row.n_prompts - row.same_texts
             where = f"{row.draft}, n_max {row.n_max}, {row.prompts}"
-            yield f"{where}: {differ} of {row.n_prompts} texts are not the control's"
+            yield f"{where}: {differ} of {counted(row.n_prompts, 'text')} not the control's"
 
 
 def _document(row: Row) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def physical_memory() -> int | None:
 
 def _require_ranges(settings: Settings) -> None:
     checks = (
-        (settings.n_predict >= 2, "-n", f"{settings.n_predict} tokens hold no block"),
+        (settings.n_predict >= 2, "-n", f"{counted(settings.n_predict, 'token', 'holds', 'hold')} no block"),
         (all(n >= 1 for n in settings.n_max), "--n-max", "a draft has at least one token"),
         (0 <= settings.p_min <= 1, "--p-min", f"{settings.p_min} is no probability"),
         (all(n > settings.n_predict for n in settings.contexts), "--context", "no room for a prompt and its answer"),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dflash_gguf.errors import ModelError
+from dflash_gguf.errors import ModelError, counted
 from dflash_gguf.formats.shown import code, inline
 from dflash_gguf.model.describe import draft_spec, missing_for_draft, plain, text
 from dflash_gguf.model.launch import OLDEST, llama_server
@@ -136,7 +136,7 @@ def _link(file: CardFile, prefix: str) -> str | None:
 
 def _geometry(spec: DraftSpec) -> list[str]:
     lines = [
-        f"- block_size: {spec.block_size} (drafts up to {spec.max_draft} tokens a pass)",
+        f"- block_size: {spec.block_size} (drafts up to {counted(spec.max_draft, 'token')} a pass)",
         f"- layers: {spec.block_count}, hidden size: {spec.embedding_length}, vocabulary: {spec.vocab_size:,}",
         f"- target layers (block inputs): {', '.join(map(str, spec.target_layers))}",
     ]

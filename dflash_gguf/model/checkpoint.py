@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.errors import FormatError, InputError, ModelError, UsageError
+from dflash_gguf.errors import FormatError, InputError, ModelError, UsageError, counted
 from dflash_gguf.formats.json_text import parse_object
 from dflash_gguf.formats.safetensors import SourceTensor, read_header
 
@@ -40,7 +40,7 @@ def read_json(path: Path, limit: int = MAX_CONFIG) -> dict[str, Any]:
     """The object in a JSON file. Raises UsageError (absent), InputError (unreadable) or FormatError."""
     with LocalFile(path) as source:
         if source.size > limit:
-            raise FormatError(f"{source.size:,} bytes, expected at most {limit:,}", where=str(path))
+            raise FormatError(f"{counted(source.size, 'byte')}, expected at most {limit:,}", where=str(path))
         return parse_object(source.read(0, source.size), str(path))
 
 

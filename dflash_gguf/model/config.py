@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from dflash_gguf.errors import ModelError
+from dflash_gguf.errors import ModelError, counted
 from dflash_gguf.model.spec import DraftSpec, DynamicConv, RopeScaling
 
 ASSISTANT = "MuseGlimmerAssistantModel"
@@ -323,8 +323,8 @@ def _sliding(view: _View, blocks: int) -> tuple[int | None, tuple[bool, ...] | N
     layer_types = top.get("layer_types")
     if layer_types is not None:
         if not isinstance(layer_types, list) or len(layer_types) != blocks:
-            found = len(layer_types) if isinstance(layer_types, list) else repr(layer_types)
-            raise view.error(f"layer_types has {found} entries for {blocks} layers")
+            found = counted(len(layer_types), "entry") if isinstance(layer_types, list) else repr(layer_types)
+            raise view.error(f"layer_types has {found} for {counted(blocks, 'layer')}")
         if unknown := [word for word in layer_types if word not in _LAYER_TYPES]:
             raise view.error(f"layer_types holds {unknown[0]!r}, expected {' or '.join(_LAYER_TYPES)}")
     use_swa = view.flag("use_swa", nested.get("use_swa"))
@@ -409,7 +409,7 @@ def _with_target(spec: DraftSpec, target: Mapping[str, Any], where: str) -> Draf
     layers = target.get("num_hidden_layers")
     if isinstance(layers, int) and spec.target_layers[-1] > layers:
         raise ModelError(
-            f"target_layers {list(spec.target_layers)} exceed the target's {layers} layers",
+            f"target_layers {list(spec.target_layers)} exceed the target's {counted(layers, 'layer')}",
             where=where,
             hint="is --target the model this draft was trained for?",
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dflash_gguf.errors import ModelError
+from dflash_gguf.errors import ModelError, counted
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, Metadata, MetaValue, Scalar
 from dflash_gguf.model.spec import DraftSpec, DynamicConv, RopeScaling
@@ -200,7 +200,9 @@ def _read(key: Key, metadata: Metadata) -> Scalar | tuple[Any, ...] | None:
     if not isinstance(value.value, Array):
         return value.value
     if value.value.count > MAX_ITEMS:
-        raise ModelError(f"holds {value.value.count:,} items, at most {MAX_ITEMS:,} make sense", where=key.full)
+        raise ModelError(
+            f"holds {counted(value.value.count, 'item')}, at most {MAX_ITEMS:,} make sense", where=key.full
+        )
     return tuple(value.value.items())
 
 

@@ -76,6 +76,12 @@ def target_identity(folder: Path, card: Card) -> Identity:
     return Identity(name, organization or None)
 
 
+def sidecar_file_name(prefix: str, target: str, kind: str) -> str:
+    """The file name by which llama.cpp finds a draft of `target`; `kind` is its type's name."""
+    safe = re.sub(r"[^A-Za-z0-9._+-]+", "-", target).strip("-.") or "target"
+    return f"{prefix}{safe}-{kind}.gguf"
+
+
 def draft_name(identity: Identity, spec: DraftSpec, target: Identity) -> str:
     """general.name: the draft's repository or folder, or a description where its folder's name says nothing."""
     if identity.organization or not MEANINGLESS.fullmatch(identity.name.lower()):

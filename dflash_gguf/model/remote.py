@@ -8,7 +8,7 @@ from pathlib import Path
 from dflash_gguf.bytesio.hub import Hub, Listing, parse_reference
 from dflash_gguf.bytesio.hub.remote_file import RemoteFile
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.errors import HubError, ModelError, UsageError
+from dflash_gguf.errors import HubError, ModelError, UsageError, counted
 from dflash_gguf.formats.safetensors import SourceTensor, read_header
 from dflash_gguf.model.checkpoint import INDEX, MAX_CONFIG, MAX_INDEX, read_json, shards
 from dflash_gguf.model.quantization import HF_QUANT_CONFIG
@@ -74,7 +74,7 @@ def open_gguf(file: str, hub: Hub | None = None) -> LocalFile | RemoteFile:
     listing = hub.listing(ref)
     names = gguf_files(listing)
     if len(names) != 1:
-        told = f"{len(names)} GGUF files: {', '.join(names[:4])}" if names else "no GGUF file"
+        told = f"{counted(len(names), 'GGUF file')}: {', '.join(names[:4])}" if names else "no GGUF file"
         raise UsageError(f"the repository holds {told}", where=str(ref), hint="name one: hf://org/name/file.gguf")
     return hub.open(listing.at(names[0]))
 
@@ -244,4 +244,4 @@ def _check_size(listing: Listing, path: str) -> None:
     limit = MAX_CONFIG if path.rpartition("/")[2] == "config.json" else MAX_TOKENIZER
     file = listing.files.get(path)
     if file is not None and file.size is not None and file.size > limit:
-        raise HubError(f"{file.size:,} bytes, expected at most {limit:,}", where=str(listing.at(path)))
+        raise HubError(f"{counted(file.size, 'byte')}, expected at most {limit:,}", where=str(listing.at(path)))

@@ -57,6 +57,12 @@ class CheckpointPlan:
     sources: tuple[tuple[str, Path], ...]
 
     @property
+    def left_out(self) -> tuple[str, ...]:
+        """The modules of `exclude` that this checkpoint has."""
+        names = [weight.source.name for weight in self.weights]
+        return tuple(pattern for pattern in self.exclude if any(is_excluded(name, [pattern]) for name in names))
+
+    @property
     def source_bytes(self) -> int:
         """Bytes of tensor data that will be read."""
         return sum(weight.source.size for weight in self.weights)

@@ -12,7 +12,7 @@ from dflash_gguf.bytesio.hub.upload import Upload, existing
 from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.checks import check
 from dflash_gguf.checks.place import CARD, MAX_CARD
-from dflash_gguf.errors import FormatError, HubError, ModelError, UsageError
+from dflash_gguf.errors import FormatError, HubError, ModelError, UsageError, counted
 from dflash_gguf.formats.gguf.scan import scan_header
 from dflash_gguf.model.card import MARK, CardFile, write_card
 
@@ -51,7 +51,7 @@ class Prepared:
     def message(self) -> str:
         """The commit's title."""
         names = [upload.path for upload in self.changed]
-        return f"Add {names[0]}" if len(names) == 1 else f"Add {len(names)} files: {', '.join(names)}"[:200]
+        return f"Add {names[0]}" if len(names) == 1 else f"Add {counted(len(names), 'file')}: {', '.join(names)}"[:200]
 
 
 def prepare(files: Sequence[str | Path], repo: str, options: Options, hub: Hub) -> Prepared:
@@ -147,7 +147,7 @@ def _card(paths: Sequence[Path], listing: Listing | None, options: Options, hub:
     if options.card is not None:
         with LocalFile(options.card) as source:
             if source.size > MAX_CARD:
-                raise FormatError(f"{source.size:,} bytes, expected at most {MAX_CARD:,}", where=source.name)
+                raise FormatError(f"{counted(source.size, 'byte')}, expected at most {MAX_CARD:,}", where=source.name)
             try:
                 return source.read(0, source.size).decode(), False
             except UnicodeDecodeError:

@@ -45,7 +45,28 @@ def test_one_flipped_bit_in_a_quantized_tensor_is_found(shop: Workshop, recipe: 
     raw[-1] ^= 1
     findings = against_source(shop, parts.fill(name, bytes(raw)), recipe)
     assert [(f.where, f.severity.value) for f in findings] == [(name, "error")]
-    assert "1 of " in findings[0].message
+    blocks = len(raw) // tensor_bytes(parts.tensors[name][0], 32)
+    message = findings[0].message
+    assert f"1 of {blocks:,} blocks differ" in message
+    assert f"(1 byte), the first is block {blocks - 1:,}, at byte " in message
+    assert "within this type's bound of " in message
+    assert "relative RMSE " in message
+
+
+def test_the_first_difference_is_where_it_is_said_to_be(shop: Workshop) -> None:
+    """Two bytes of a norm and of a matrix that spans several rows: the place is an offset in the file."""
+    name = "blk.1.ffn_down.weight"
+    good = shop.parts()
+    raw = bytearray(good.tensors[name][2])
+    raw[100] ^= 1
+    raw[5000] ^= 1
+    (finding,) = against_source(shop, good.fill(name, bytes(raw)), "bf16")
+    whole, sound = good.encode(), shop.parts().encode()
+    at = next(i for i, pair in enumerate(zip(whole, sound, strict=True)) if pair[0] != pair[1])
+    assert (
+        f"2 of {len(raw) // 2:,} weights differ (2 bytes), the first is weight 50, at byte {at:,} " in finding.message
+    )
+    assert "float weights are copied exactly" in finding.message
 
 
 def test_exchanged_tensors_are_named(shop: Workshop) -> None:

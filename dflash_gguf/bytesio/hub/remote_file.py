@@ -13,7 +13,7 @@ from typing import Any, Self
 from dflash_gguf.bytesio.hub.failures import status_of, told
 from dflash_gguf.bytesio.hub.reference import Reference
 from dflash_gguf.bytesio.hub.transport import attempt, session
-from dflash_gguf.errors import HubError
+from dflash_gguf.errors import HubError, counted
 
 FIRST_READ = 256 << 10  # bytes; what the first range request fetches, however little was asked for
 MAX_KEPT = 64 << 20  # bytes from the file's start that are kept; no header is larger
@@ -41,7 +41,9 @@ class RemoteFile:
         if length <= 0:
             return b""
         if end > self.size:
-            raise HubError(f"{length} bytes at {offset} pass the end ({self.size} bytes)", where=self.name)
+            raise HubError(
+                f"{counted(length, 'byte')} at {offset} beyond the end ({counted(self.size, 'byte')})", where=self.name
+            )
         with self._lock:
             kept = len(self._kept)
             if end > kept and offset <= kept and end <= MAX_KEPT:

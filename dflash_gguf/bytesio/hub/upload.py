@@ -15,7 +15,7 @@ from dflash_gguf.bytesio.hub.client import Hub, Listing, RepoFile
 from dflash_gguf.bytesio.hub.failures import LOG_IN, NoSuchRepoError, logged_in, status_of, told
 from dflash_gguf.bytesio.hub.reference import Reference
 from dflash_gguf.bytesio.hub.transport import attempt, session
-from dflash_gguf.errors import HubError, InputError
+from dflash_gguf.errors import HubError, InputError, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +112,16 @@ def verify(hub: Hub, committed: Committed, uploads: list[Upload]) -> None:
     for upload in uploads:
         if upload.is_held(file := held.get(upload.path)):
             continue
-        found = "nothing" if file is None else f"{file.size} bytes, {(file.sha256 or file.git_oid or '?')[:12]}"
+        found = "nothing" if file is None else _told(file.size or 0, file.sha256 or file.git_oid or "?")
         raise HubError(
-            f"the Hub holds {found}, sent were {upload.size} bytes, {upload.sha256[:12]}",
+            f"the Hub holds {found}, not {_told(upload.size, upload.sha256)}",
             where=f"{committed.ref}/{upload.path}",
             hint="publish it again, or revert the commit",
         )
+
+
+def _told(size: int, digest: str) -> str:
+    return f"{counted(size, 'byte')}, {digest[:12]}"
 
 
 def _given(source: Path | bytes) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from dflash_gguf.errors import counted
 from dflash_gguf.formats.shown import safe
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def render(report: Report) -> str:
             lines.append(_command(kind, path, finding.rule, _text(finding)))
     more = sum(max(0, count - LIMIT) for count in told.values())
     if more:
-        lines.append(f"{more} more findings are in the job summary")
+        lines.append(f"{counted(more, 'more finding', 'is', 'are')} in the job summary")
     lines += [f"{safe(file.path)}: {file.verdict}" for file in report.files]
     return "\n".join(lines) + "\n"
 

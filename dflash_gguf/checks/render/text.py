@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dflash_gguf.checks.registry import all_rules
+from dflash_gguf.errors import counted
 from dflash_gguf.formats.shown import safe
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def render(report: Report) -> str:
     lines = [line for file in files for line in _file(file)]
     if len(files) > 1:
         counts = [f"{sum(file.verdict == verdict for file in files)} {verdict}" for verdict in order]
-        lines.append(f"{len(files)} files: {', '.join(counts)}")
+        lines.append(f"{counted(len(files), 'file')}: {', '.join(counts)}")
     return "\n".join(lines) + "\n"
 
 
@@ -36,9 +37,9 @@ def _file(file: FileReport) -> Iterator[str]:
         yield from _finding(finding, brief=finding.rule in explained)
         explained.add(finding.rule)
     if file.known:
-        yield f"  {file.known} known findings are in the baseline"
+        yield f"  {counted(file.known, 'known finding', 'is', 'are')} in the baseline"
     if file.passed:
-        yield f"  found nothing: {len(file.passed)} rules"
+        yield f"  found nothing: {counted(len(file.passed), 'rule')}"
     for line in file.not_checked:
         yield f"  not checked: {safe(line)}"
 

@@ -10,6 +10,7 @@ from dflash_gguf.checks.geometry import uniform_dim
 from dflash_gguf.checks.names import respelled
 from dflash_gguf.checks.registry import Needs, Problem, rule
 from dflash_gguf.checks.subject import Subject
+from dflash_gguf.errors import counted
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
 from dflash_gguf.model.config import MAX_BLOCKS, V2_SIZES
@@ -44,7 +45,7 @@ def architecture(subject: Subject) -> Iterator[Problem]:
         yield Problem(f"is missing or no string, expected {ARCHITECTURE!r}", where)
     elif is_foreign(name):
         count = sum(key.startswith(name + ".") for key in subject.metadata)
-        change = f"{count} keys under '{name}.' would have to stand under '{PREFIX}'"
+        change = f"{counted(count, 'key')} under '{name}.' would have to stand under '{PREFIX}'"
         yield Problem(f"{name!r} is a foreign dialect, expected {ARCHITECTURE!r}; {change}", where)
         yield from _foreign_keys(subject)
         yield from _foreign_tensors(subject)
@@ -61,7 +62,9 @@ def architecture(subject: Subject) -> Iterator[Problem]:
 def _foreign_keys(subject: Subject) -> Iterator[Problem]:
     """Each key that is more than under another prefix; plainly doubled prefixes have one cause and are told once."""
     if doubled := [move.old for move in subject.migration if move.old.startswith(PREFIX * 2)]:
-        yield Problem(f"{len(doubled)} keys have the prefix twice: '{PREFIX}' must stand once", doubled[0])
+        yield Problem(
+            f"{counted(len(doubled), 'key', 'has', 'have')} the prefix twice: '{PREFIX}' must stand once", doubled[0]
+        )
     for move in subject.migration:
         nested = move.new == PREFIX + move.old.removeprefix(PREFIX * 2)
         if move.clash or (move.told and not nested):
@@ -72,7 +75,7 @@ def _foreign_tensors(subject: Subject) -> Iterator[Problem]:
     spelled = {name: new for name in subject.tensors if (new := respelled(name))}
     if spelled:
         name, new = next(iter(spelled.items()))
-        yield Problem(f"{len(spelled)} tensors under names that are not read: {new} is, for this one", name)
+        yield Problem(f"{counted(len(spelled), 'tensor')} under names that are not read: {new} is, for this one", name)
 
 
 @rule(
@@ -165,7 +168,7 @@ def target_layers(subject: Subject) -> Iterator[Problem]:
     layers = subject.integers(where) or []
     if not layers:
         count = value.value.count if isinstance(value.value, Array) else 0
-        yield Problem(f"holds {count:,} layers, expected a few", where)
+        yield Problem(f"holds {counted(count, 'layer')}, expected a few", where)
     elif min(layers) < 1:
         yield Problem(f"{layers}: {min(layers)} is no block's number, expected at least 1", where)
     elif any(b <= a for a, b in pairwise(layers)):
@@ -201,7 +204,7 @@ def sliding_window(subject: Subject) -> Iterator[Problem]:
         yield Problem("a pattern without a window", _PATTERN)
     blocks = subject.natural(PREFIX + "block_count")
     if blocks and pattern.value.count != blocks:
-        yield Problem(f"has {pattern.value.count:,} entries for {blocks:,} blocks", _PATTERN)
+        yield Problem(f"has {counted(pattern.value.count, 'entry')} for {counted(blocks, 'block')}", _PATTERN)
 
 
 @rule(
@@ -220,7 +223,7 @@ def rope_sections(subject: Subject) -> Iterator[Problem]:
         return
     sections = subject.integers(_SECTIONS) or []
     if not BY_NAME[_SECTIONS].fits(value) or len(sections) != 4:
-        yield Problem(f"is {_type(value)} with {len(sections)} items, expected 4 of INT32", _SECTIONS)
+        yield Problem(f"is {_type(value)} with {counted(len(sections), 'item')}, expected 4 of INT32", _SECTIONS)
         return
     head = subject.natural(PREFIX + "attention.key_length")
     rotary = subject.natural(PREFIX + "rope.dimension_count") or head
@@ -246,11 +249,14 @@ def heads(subject: Subject) -> Iterator[Problem]:
     if key and value and key != value:
         yield Problem(f"value_length {value} differs from key_length {key}", PREFIX + "attention.value_length")
     if count and shared and count % shared:
-        yield Problem(f"{count} heads do not share {shared} kv heads evenly", PREFIX + "attention.head_count_kv")
+        yield Problem(
+            f"{counted(count, 'head', 'does', 'do')} not share {counted(shared, 'kv head')} evenly",
+            PREFIX + "attention.head_count_kv",
+        )
     for name, number, tensor in (("head_count", count, "attn_q"), ("head_count_kv", shared, "attn_k")):
         rows = uniform_dim(subject.tensors, rf"blk\.\d+\.{tensor}\.weight", 1)
         if number and key and rows and number * key != rows:
-            told = f"{number} heads of {key} are {number * key} rows, {tensor} has {rows}"
+            told = f"{counted(number, 'head')} of {key}: {counted(number * key, 'row')}, {tensor} has {rows:,}"
             yield Problem(told, f"{PREFIX}attention.{name}")
 
 

@@ -8,6 +8,7 @@ from dflash_gguf.checks.finding import Severity
 from dflash_gguf.checks.registry import Needs, NotChecked, Problem, rule
 from dflash_gguf.checks.subject import TOKENS_KEY, Subject
 from dflash_gguf.checks.target import Rope, Target
+from dflash_gguf.errors import counted
 from dflash_gguf.model.metadata import MASK_KEY, PREFIX
 from dflash_gguf.model.tokenizer import same_pre
 
@@ -38,7 +39,7 @@ def vocabulary(subject: Subject) -> Iterator[Problem | NotChecked]:
         yield NotChecked("the draft holds no tokens that can be compared")
         return
     if target.vocab_size is not None and target.vocab_size != subject.token_count:
-        yield Problem(f"{subject.token_count:,} tokens, the target has {target.vocab_size:,}", TOKENS_KEY)
+        yield Problem(f"{counted(subject.token_count, 'token')}, the target has {target.vocab_size:,}", TOKENS_KEY)
         return
     words = target.words(subject.token_count)
     if words.texts is None:
@@ -59,12 +60,13 @@ def _texts(ours: list[bytes], theirs: list[bytes]) -> Iterator[Problem]:
     if ours == theirs:
         return
     if len(ours) != len(theirs):
-        yield Problem(f"{len(ours):,} tokens, the target has {len(theirs):,}", TOKENS_KEY)
+        yield Problem(f"{counted(len(ours), 'token')}, the target has {len(theirs):,}", TOKENS_KEY)
         return
     differing = [number for number, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]]
     first = differing[0]
     here, there = (ascii(texts[first][:48].decode("utf-8", "backslashreplace")) for texts in (ours, theirs))
-    told = f"{len(differing):,} tokens differ from the target's, first id {first}: {here}, there {there}"
+    count = counted(len(differing), "token", "differs", "differ")
+    told = f"{count} from the target's, first id {first}: {here}, there {there}"
     yield Problem(told, TOKENS_KEY)
 
 
@@ -82,7 +84,8 @@ def taps(subject: Subject) -> Iterator[Problem | NotChecked]:
     target, layers = _pair(subject), subject.integers(_LAYERS) or []
     fc = subject.tensors.get("fc.weight")
     if fc and fc.shape and layers and target.hidden and fc.shape[0] != len(layers) * target.hidden:
-        told = f"takes {fc.shape[0]} features, {len(layers)} states of the target are {len(layers) * target.hidden}"
+        states = counted(len(layers), "state")
+        told = f"takes {counted(fc.shape[0], 'feature')}, {states} of the target: {len(layers) * target.hidden:,}"
         yield Problem(told, "fc.weight")
     unknown = {
         "the draft names no target_layers": not layers,
@@ -94,7 +97,7 @@ def taps(subject: Subject) -> Iterator[Problem | NotChecked]:
     if not layers or target.blocks is None:
         return
     if max(layers) > target.blocks:
-        yield Problem(f"{layers} exceed the target's {target.blocks} blocks", _LAYERS)
+        yield Problem(f"{layers} exceed the target's {counted(target.blocks, 'block')}", _LAYERS)
     elif max(layers) == target.blocks and not target.exposes_last:
         told = f"{max(layers)} is the output of the target's last block, which llama.cpp hands out for few targets"
         hint = "llama.cpp aborts for Qwen3 and the like: see whether yours drafts at all"
@@ -148,7 +151,7 @@ def borrowed(subject: Subject) -> Iterator[Problem | NotChecked]:
     if not own and rows is None:
         yield NotChecked("the target does not say how many rows its embedding has")
     if not own and mask is not None and rows is not None and rows <= mask < subject.token_count == target.vocab_size:
-        yield Problem(f"is {mask}, the target's embedding has {rows:,} rows", MASK_KEY)
+        yield Problem(f"is {mask}, the target's embedding has {counted(rows, 'row')}", MASK_KEY)
 
 
 @rule(

@@ -9,7 +9,7 @@ from dflash_gguf.checks.finding import Severity
 from dflash_gguf.checks.registry import Needs, NotChecked, Problem, rule
 from dflash_gguf.checks.source import SourceDraft
 from dflash_gguf.checks.subject import TOKENS_KEY, Subject
-from dflash_gguf.errors import DflashError
+from dflash_gguf.errors import DflashError, counted
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
 from dflash_gguf.model.metadata import KEYS, MASK_KEY
@@ -52,7 +52,7 @@ def metadata(subject: Subject) -> Iterator[Problem]:
     if mask is not None and mask.value != spec.mask_token_id:
         yield Problem(f"is {_shown(mask)}, the source says {spec.mask_token_id}", MASK_KEY)
     if subject.token_count and subject.token_count != spec.vocab_size:
-        yield Problem(f"{subject.token_count:,} tokens, the source says {spec.vocab_size:,}", TOKENS_KEY)
+        yield Problem(f"{counted(subject.token_count, 'token')}, the source says {spec.vocab_size:,}", TOKENS_KEY)
 
 
 def _equal(one: MetaValue, other: MetaValue) -> bool:
@@ -74,7 +74,7 @@ def _shown(value: MetaValue | None) -> str:
     if value is None:
         return "absent"
     if isinstance(value.value, Array):
-        return str(value.value.items()) if value.value.count <= 64 else f"{value.value.count:,} items"
+        return str(value.value.items()) if value.value.count <= 64 else f"{counted(value.value.count, 'item')}"
     return f"{value.value:.9g}" if isinstance(value.value, float) else repr(value.value)
 
 

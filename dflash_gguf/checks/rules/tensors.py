@@ -11,6 +11,7 @@ from dflash_gguf.checks.names import known_optional
 from dflash_gguf.checks.recipes import expected_types
 from dflash_gguf.checks.registry import Needs, NotChecked, Problem, rule
 from dflash_gguf.checks.subject import Subject
+from dflash_gguf.errors import counted
 from dflash_gguf.formats.gguf.types import GGMLType
 from dflash_gguf.model.config import V2_SIZES
 from dflash_gguf.model.metadata import PREFIX, file_type_name
@@ -52,7 +53,7 @@ def names(subject: Subject) -> Iterator[Problem | NotChecked]:
         yield Problem("the file holds no tensors", "tensor count")
         return
     if not subject.has_sane_count:
-        yield Problem(f"{len(subject.tensors):,} tensors: no draft has so many", "tensor count")
+        yield Problem(f"{counted(len(subject.tensors), 'tensor')}: no draft has so many", "tensor count")
         return
     spec = subject.spec
     if spec is None:
@@ -63,9 +64,11 @@ def names(subject: Subject) -> Iterator[Problem | NotChecked]:
     missing = [name for name, t in table.items() if name not in found and not t.optional and not _is_v2(name, mixed)]
     unknown = [found[name] for name in found if name not in table and known_optional(name, spec) is None]
     if missing:
-        yield Problem(f"{len(missing)} of {_required(spec)} tensors are missing: {_listed(missing)}", missing[0])
+        yield Problem(f"{len(missing)} of {counted(_required(spec), 'tensor')} missing: {_listed(missing)}", missing[0])
     if unknown:
-        yield Problem(f"{len(unknown)} tensors are none of a draft's: {_listed(unknown)}", unknown[0])
+        yield Problem(
+            f"{counted(len(unknown), 'tensor', 'is', 'are')} none of a draft's: {_listed(unknown)}", unknown[0]
+        )
 
 
 def _required(spec: DraftSpec) -> int:
@@ -232,11 +235,15 @@ def type_table(subject: Subject) -> Iterator[Problem | NotChecked]:
     ]
     if fallbacks:
         rows = re.sub(r"fallback: ", "", choices[fallbacks[0].split(" ")[0]].reason)
-        yield Problem(f"{len(fallbacks)} tensors in a fallback type ({rows}): {_listed(fallbacks, 6)}", "types")
+        yield Problem(
+            f"{counted(len(fallbacks), 'tensor')} in a fallback type ({rows}): {_listed(fallbacks, 6)}", "types"
+        )
     other = [
         f"{tensor} is {subject.tensors[tensor].type.name} (recipe: {choice.type.name})"
         for tensor, choice in choices.items()
         if subject.tensors[tensor].type is not choice.type
     ]
     if other:
-        yield Problem(f"{len(other)} tensors differ from {name}'s recipe: {_listed(other, 6)}", "types")
+        yield Problem(
+            f"{counted(len(other), 'tensor', 'differs', 'differ')} from {name}'s recipe: {_listed(other, 6)}", "types"
+        )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dflash_gguf.checks.finding import Severity
 from dflash_gguf.checks.registry import NotChecked, Problem, rule
 from dflash_gguf.checks.subject import MERGES_KEY, TOKENS_KEY, Subject
+from dflash_gguf.errors import counted
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model.metadata import MASK_KEY
@@ -44,14 +45,14 @@ def counts(subject: Subject) -> Iterator[Problem]:
         return
     rows = subject.codebook_rows
     if rows is not None and rows != subject.token_count:
-        yield Problem(f"{subject.token_count:,} tokens, the codebooks have {rows:,} rows", TOKENS_KEY)
+        yield Problem(f"{counted(subject.token_count, 'token')}, the codebooks have {counted(rows, 'row')}", TOKENS_KEY)
     for key, item in ((_TYPE_KEY, ValueType.INT32), (_SCORES_KEY, ValueType.FLOAT32)):
         if (value := subject.metadata.get(key)) is None:
             continue
         if not isinstance(value.value, Array) or value.value.item_type is not item:
             yield Problem(f"is no array of {item.name}", key)
         elif value.value.count != subject.token_count:
-            yield Problem(f"{value.value.count:,} items for {subject.token_count:,} tokens", key)
+            yield Problem(f"{counted(value.value.count, 'item')} for {counted(subject.token_count, 'token')}", key)
 
 
 @rule(
@@ -78,7 +79,7 @@ def mask_token(subject: Subject) -> Iterator[Problem | NotChecked]:
     if not subject.token_count:
         yield NotChecked(_NO_TOKENS)
     elif number >= subject.token_count:
-        yield Problem(f"is {number}, the vocabulary has {subject.token_count:,} tokens", MASK_KEY)
+        yield Problem(f"is {number}, the vocabulary has {counted(subject.token_count, 'token')}", MASK_KEY)
     same = [
         word
         for word, name in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"))
@@ -106,7 +107,7 @@ def special_ids(subject: Subject) -> Iterator[Problem | NotChecked]:
         elif not subject.token_count:
             yield NotChecked(_NO_TOKENS)
         elif not 0 <= value.value < subject.token_count:
-            yield Problem(f"is {value.value}, the vocabulary has {subject.token_count:,} tokens", key)
+            yield Problem(f"is {value.value}, the vocabulary has {counted(subject.token_count, 'token')}", key)
 
 
 @rule(
@@ -134,7 +135,7 @@ def splitting(subject: Subject) -> Iterator[Problem | NotChecked]:
         if pre != _WITHOUT_MERGES:
             yield Problem("are missing", MERGES_KEY)
     elif subject.merges is None:
-        yield NotChecked(f"{merges.count:,} merges, more than any vocabulary has")
+        yield NotChecked(f"{counted(merges.count, 'merge')}, more than any vocabulary has")
     elif subject.tokens is None:
         yield NotChecked(_why_no_texts(subject))
     else:
@@ -143,7 +144,7 @@ def splitting(subject: Subject) -> Iterator[Problem | NotChecked]:
 
 def _why_no_texts(subject: Subject) -> str:
     count = subject.token_count
-    return f"{count:,} tokens, more than any vocabulary has" if count else _NO_TOKENS
+    return f"{counted(count, 'token')}, more than any vocabulary has" if count else _NO_TOKENS
 
 
 def _unknown_merges(merges: list[bytes], tokens: set[bytes]) -> Iterator[Problem]:
@@ -159,7 +160,7 @@ def _unknown_merges(merges: list[bytes], tokens: set[bytes]) -> Iterator[Problem
             bad.append((number, unknown[0]))
     if bad:
         number, text = bad[0]
-        more = f", and {len(bad) - 1:,} more merges do so" if len(bad) > 1 else ""
+        more = f", and {counted(len(bad) - 1, 'more merge', 'does', 'do')} so" if len(bad) > 1 else ""
         yield Problem(f"merge {number:,} names {_shown(text)}, which is no token{more}", MERGES_KEY)
 
 
@@ -175,7 +176,7 @@ def oddities(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
     for key, value in subject.metadata.items():
         if _TEMPLATE.fullmatch(key) and isinstance(value.value, str) and len(value.value) > _MAX_TEMPLATE:
-            yield Problem(f"{len(value.value):,} characters, more than 1 MiB", key)
+            yield Problem(f"{counted(len(value.value), 'character')}, more than 1 MiB", key)
     tokens = subject.tokens
     if tokens is None:
         yield NotChecked(_why_no_texts(subject))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dflash_gguf.checks.finding import Severity
 from dflash_gguf.checks.registry import Needs, NotChecked, Problem, rule
 from dflash_gguf.checks.subject import Subject
+from dflash_gguf.errors import counted
 from dflash_gguf.formats.gguf.types import GGMLType
-from dflash_gguf.formats.shown import counted
 
 #: mean of |weight| of a norm; trained ones lie between about 0.01 and 100
 _USUAL = (1e-4, 1e4)

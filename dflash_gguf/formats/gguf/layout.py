@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
+from dflash_gguf.errors import counted
 from dflash_gguf.formats.gguf.types import BLOCK_SIZE, REMOVED_TYPES, GGMLType, tensor_bytes
 
 MAX_TENSOR_NAME = 63  # ggml keeps 64 bytes, the last one NUL
@@ -90,7 +91,7 @@ def padded(size: int, alignment: int) -> int:
 def _check_name(layout: Layout, info: RawTensorInfo) -> None:
     length = len(info.name.encode("utf-8", "surrogateescape"))
     if not 0 < length <= MAX_TENSOR_NAME:
-        message = f"the tensor's name has {length} bytes, expected 1 to {MAX_TENSOR_NAME}"
+        message = f"the tensor's name has {counted(length, 'byte')}, expected 1 to {MAX_TENSOR_NAME}"
         layout.errors.append(Defect("GF005", message, info.name[:80]))
     if not info.name.isprintable():
         layout.warnings.append(Defect("GF007", "characters in the tensor's name cannot be shown", info.name[:80]))
@@ -142,4 +143,6 @@ def _check_end(layout: Layout, data_offset: int, alignment: int, file_size: int)
         layout.errors.append(Defect("GF006", message, first))
     behind = file_size - data_offset - padded(max(0, end - data_offset), alignment)
     if not layout.errors and behind > 0:
-        layout.warnings.append(Defect("GF007", f"{behind:,} bytes follow the last tensor", "end of file"))
+        layout.warnings.append(
+            Defect("GF007", f"{counted(behind, 'byte', 'follows', 'follow')} the last tensor", "end of file")
+        )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, TypeAlias
 
-from dflash_gguf.errors import FormatError
+from dflash_gguf.errors import FormatError, counted
 from dflash_gguf.formats.gguf.layout import Defect, RawTensorInfo, TensorInfo, lay_out
 from dflash_gguf.formats.gguf.types import SCALAR_FORMAT, ValueType
 from dflash_gguf.formats.gguf.values import Array, Metadata, MetaValue, Scalar
@@ -149,7 +149,7 @@ class _Scanner:
         if end > self.source.size:
             raise self.fail(
                 "GF003",
-                f"{what} needs {length:,} bytes, {max(0, self.source.size - self.position):,} remain",
+                f"{what} needs {counted(length, 'byte')}, {max(0, self.source.size - self.position):,} remain",
                 hint="the file is truncated or this number is corrupt",
             )
         if end > MAX_HEADER:
@@ -186,12 +186,12 @@ class _Scanner:
         n_keys = self.take(_U64, "the key count")
         remaining = self.source.size - self.position
         # the smallest key takes 8 + 1 + 4 + 1 bytes, the smallest tensor info 8 + 1 + 4 + 8 + 4 + 8
-        for count, smallest, what in ((n_keys, 14, "keys"), (n_tensors, 33, "tensors")):
+        for count, smallest, what in ((n_keys, 14, "key"), (n_tensors, 33, "tensor")):
             if count > min(MAX_COUNT, remaining // smallest):
                 raise self.fail(
                     "GF003",
-                    f"{count:,} {what} cannot be right: {remaining:,} bytes remain",
-                    where=f"{what[:-1]} count",
+                    f"{counted(count, what)} cannot be right: {counted(remaining, 'byte', 'remains', 'remain')}",
+                    where=f"{what} count",
                 )
         return version, n_tensors, n_keys
 
@@ -228,7 +228,7 @@ class _Scanner:
         where = f"key {index}"
         length = self.take(_U64, f"the length of {where}")
         if not 0 < length <= MAX_KEY:
-            raise self.fail("GF004", f"a key of {length:,} bytes, expected 1 to {MAX_KEY:,}", where=where)
+            raise self.fail("GF004", f"a key of {counted(length, 'byte')}, expected 1 to {MAX_KEY:,}", where=where)
         raw = self.take_bytes(length, where)
         if not raw.isascii():
             raise self.fail("GF004", f"the key {raw[:80]!r} is not ASCII", where=where)
@@ -276,7 +276,11 @@ class _Scanner:
         smallest = 8 if item_type is ValueType.STRING else _ITEM_SIZE[item_type]
         remaining = self.source.size - self.position
         if count > remaining // smallest:
-            raise self.fail("GF003", f"{count:,} items cannot be right: {remaining:,} bytes remain", where=key)
+            raise self.fail(
+                "GF003",
+                f"{counted(count, 'item')} cannot be right: {counted(remaining, 'byte', 'remains', 'remain')}",
+                where=key,
+            )
         start = self.position
         if item_type is ValueType.STRING:
             self._skip_strings(count, key)
@@ -330,7 +334,7 @@ class _Scanner:
         name = self.take_bytes(length, f"the name of {where}").decode("utf-8", "surrogateescape")
         n_dims = self.take(_U32, f"the dims of {name}")
         if n_dims > MAX_DIMS:
-            raise self.fail("GF005", f"{n_dims} dims, at most {MAX_DIMS} are allowed", where=name)
+            raise self.fail("GF005", f"{counted(n_dims, 'dim')}, at most {MAX_DIMS} are allowed", where=name)
         shape = tuple(self.take(_U64, f"a dim of {name}") for _ in range(n_dims))
         ggml_type = self.take(_U32, f"the type of {name}")
         return RawTensorInfo(name, ggml_type, shape, self.take(_U64, f"the offset of {name}"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.errors import FormatError
+from dflash_gguf.errors import FormatError, counted
 from dflash_gguf.formats.json_text import parse_object
 from dflash_gguf.model.checkpoint import read_config, read_json
 
@@ -106,7 +106,7 @@ def read_bytes(path: Path) -> bytes:
     """All of `path`, if it is no larger than a tokenizer's file may be."""
     with LocalFile(path) as source:
         if source.size > MAX_FILE_BYTES:
-            raise FormatError(f"{source.size:,} bytes, expected at most {MAX_FILE_BYTES:,}", where=str(path))
+            raise FormatError(f"{counted(source.size, 'byte')}, expected at most {MAX_FILE_BYTES:,}", where=str(path))
         return source.read(0, source.size)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dflash_gguf.errors import FormatError, ModelError
+from dflash_gguf.errors import FormatError, ModelError, counted
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
 from dflash_gguf.model.tokenizer.load import ID_KEYS, TOKENS_KEY, Tokenizer, mask_doubts, require_sizes
@@ -31,14 +31,16 @@ def tokenizer_of_header(metadata: Metadata, *, vocab_size: int, mask_token_id: i
         )
     if tokens.count != vocab_size:
         raise ModelError(
-            f"{tokens.count} tokens, but the draft has {vocab_size} vocabulary rows",
+            f"{counted(tokens.count, 'token')}, but the draft has {counted(vocab_size, 'vocabulary row')}",
             where=where,
             hint="this target and this draft do not belong together",
         )
     types = _array(keys, _TYPES_KEY, ValueType.INT32, where)
     for name, array in ((_TYPES_KEY, types), ("tokenizer.ggml.scores", _scores(keys, where))):
         if array is not None and array.count != tokens.count:
-            raise FormatError(f"{name} has {array.count} items for {tokens.count} tokens", where=where)
+            raise FormatError(
+                f"{name} has {counted(array.count, 'item')} for {counted(tokens.count, 'token')}", where=where
+            )
     specials = {word: token_id for word, key in ID_KEYS.items() if (token_id := _id(keys, key, vocab_size, where)) >= 0}
     specials["mask"] = mask_token_id
     keys[ID_KEYS["mask"]] = MetaValue(ValueType.UINT32, mask_token_id)

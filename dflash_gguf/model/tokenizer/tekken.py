@@ -8,7 +8,7 @@ from __future__ import annotations
 import binascii
 from typing import TYPE_CHECKING, Any
 
-from dflash_gguf.errors import FormatError
+from dflash_gguf.errors import FormatError, counted
 from dflash_gguf.model.checkpoint import read_json
 from dflash_gguf.model.tokenizer.byte_chars import as_chars
 from dflash_gguf.model.tokenizer.files import MAX_FILE_BYTES, as_list, as_object, brief
@@ -40,7 +40,9 @@ def from_tekken(target: Target, vocab_size: int) -> tuple[Vocabulary, list[bytes
     )
     entries = as_list(whole.get("vocab"), f"{where}: vocab")
     if not count <= total <= len(entries) + count:
-        raise FormatError(f"{total} tokens of which {count} are special, but {len(entries)} in vocab", where=where)
+        raise FormatError(
+            f"{counted(total, 'token')} of which {count} are special, but {len(entries)} in vocab", where=where
+        )
     if total > vocab_size:
         raise beyond(total, total - 1, vocab_size, where)
     ranks = ranked(_tokens(entries[: total - count], where), where)
@@ -83,7 +85,9 @@ def _specials(whole: dict[str, Any], count: int, where: str) -> list[str]:
             raise FormatError("special_tokens are not ranked 0, 1, 2, …", where=where)
         texts = [entry.get("token_str") for entry in entries]
     if len(texts) > count or len(set(map(repr, texts))) != len(texts) or not all(isinstance(t, str) for t in texts):
-        raise FormatError(f"{len(texts)} special tokens, expected at most {count} different texts", where=where)
+        raise FormatError(
+            f"{counted(len(texts), 'special token')}, expected at most {counted(count, 'different text')}", where=where
+        )
     return [*texts, *(f"<SPECIAL_{i}>" for i in range(len(texts), count))]
 
 

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dflash_gguf.errors import FormatError, ModelError
+from dflash_gguf.errors import FormatError, ModelError, counted
 from dflash_gguf.model.tokenizer.added import decoder_tokens
 from dflash_gguf.model.tokenizer.byte_chars import as_chars
 from dflash_gguf.model.tokenizer.files import brief, read_bytes
@@ -119,7 +119,7 @@ def ranked(tokens: Iterable[tuple[bytes, int]], where: str) -> dict[bytes, int]:
             raise FormatError(f"token {brief(as_chars(token))} {what}", where=where)
         if len(token) > _MAX_TOKEN_BYTES:
             raise FormatError(
-                f"token {rank} has {len(token):,} bytes, at most {_MAX_TOKEN_BYTES} are read", where=where
+                f"token {rank} has {counted(len(token), 'byte')}, at most {_MAX_TOKEN_BYTES} are read", where=where
             )
         ranks[token] = rank
     return ranks
