@@ -141,14 +141,14 @@ def _told(result: _Compared) -> str:
     unit = "weight" if kind in _FLOATS else "block"
     size = tensor.size // result.blocks
     told = (
-        f"{result.differing:,} of {counted(result.blocks, unit, 'differs', 'differ')} "
+        f"{result.differing:,} of {counted(result.blocks, unit)} {'differs' if result.differing == 1 else 'differ'} "
         f"({counted(result.differing_bytes, 'byte')}), the first is {unit} {result.first:,}, "
         f"at byte {tensor.offset + result.first * size:,} of the file; relative RMSE {result.rmse:.3g}"
     )
     if kind in _FLOATS:
         return f"{told}, float weights are copied exactly"
     if result.rmse <= RMSE_BOUND[kind]:
-        return f"{told}, within this type's bound of {RMSE_BOUND[kind]:g}: so few differ by damage, not by a quantizer"
+        return f"{told}, within this type's bound of {RMSE_BOUND[kind]:g}: bytes were changed, no other quantizer's"
     return f"{told}, {RMSE_BOUND[kind]:g} is this type's bound"
 
 

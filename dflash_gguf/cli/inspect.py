@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,16 +42,17 @@ def run(
             return
         header = scan_header(source)
         name = source.name
-    if key is not None:
-        _show_key(header.metadata, key, as_json=as_json)
-    elif as_json:
-        emit_json(describe.describe_file(header))
-    elif tokens:
-        _show_tokens(header)
+    if as_json:
+        emit_json(_document(header, key, tensors=tensors, tokens=tokens))
     else:
-        _show_page(header, name)
+        if key is not None:
+            _show_key(header.metadata, key)
+        elif tensors or not tokens:
+            _show_page(header, name)
         if tensors:
             _show_tensors(header)
+        if tokens:
+            _show_tokens(header)
     for defect in header.defects[:MAX_DEFECTS]:
         complain(f"{defect.rule}: {defect.where}: {defect.message}")
     if len(header.defects) > MAX_DEFECTS:
@@ -65,7 +67,7 @@ def _show_start(source: ByteSource, key: str | None) -> bool:
     metadata = start.metadata
     if key is not None:
         if key in metadata:
-            _show_key(metadata, key, as_json=False)
+            _show_key(metadata, key)
         return key in metadata
     architecture = describe.text(metadata, "general.architecture")
     spec = describe.start_spec(metadata)
@@ -220,7 +222,22 @@ def _show_tensors(header: Header) -> None:
         say(line)
 
 
-def _show_key(metadata: Metadata, key: str, *, as_json: bool) -> None:
+def _document(header: Header, key: str | None, *, tensors: bool, tokens: bool) -> dict[str, Any]:
+    """The whole header, or one key with what was asked for beside it."""
+    if key is None:
+        document = describe.describe_file(header)
+    else:
+        value = _value(header.metadata, key)
+        items = value.value.items() if isinstance(value.value, Array) else value.value
+        document = {"key": key, "type": describe.value_type(value), "value": items}
+        if tensors:
+            document["tensors"] = describe.describe_file(header)["tensors"]
+    if tokens:
+        document["tokens"] = [{"id": number, "type": kind, "text": text} for number, kind, text in _tokens(header)]
+    return document
+
+
+def _value(metadata: Metadata, key: str) -> MetaValue:
     value = metadata.get(key)
     if value is None:
         from difflib import get_close_matches
@@ -228,10 +245,12 @@ def _show_key(metadata: Metadata, key: str, *, as_json: bool) -> None:
         near = get_close_matches(key, metadata, n=3, cutoff=0.5)
         hint = f"did you mean {', '.join(near)}?" if near else "--json holds all"
         raise UsageError(f"has no key {key!r}", where="--key", hint=safe(hint))
-    if as_json:
-        items = value.value.items() if isinstance(value.value, Array) else value.value
-        emit_json({"key": key, "type": describe.value_type(value), "value": items})
-    elif isinstance(value.value, Array):
+    return value
+
+
+def _show_key(metadata: Metadata, key: str) -> None:
+    value = _value(metadata, key)
+    if isinstance(value.value, Array):
         for item in value.value.items():
             say(safe(str(item)))
     else:
@@ -240,11 +259,17 @@ def _show_key(metadata: Metadata, key: str, *, as_json: bool) -> None:
 
 
 def _show_tokens(header: Header) -> None:
+    for number, kind, text in _tokens(header):
+        say(f"{number}\t{'?' if kind is None else kind}\t{safe(text)}")
+
+
+def _tokens(header: Header) -> Iterator[tuple[int, int | None, str]]:
+    """Id, type (None where the file holds none) and text of every token."""
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     if tokens is None or not isinstance(tokens.value, Array):
         raise UsageError("holds no vocabulary", where="--tokens")
     kinds = header.metadata.get("tokenizer.ggml.token_type")
     types = kinds.value.items() if kinds and isinstance(kinds.value, Array) else []
     for number, token in enumerate(tokens.value.items()):
-        kind = types[number] if number < len(types) else "?"
-        say(f"{number}\t{kind}\t{safe(str(token))}")
+        kind = types[number] if number < len(types) else None
+        yield number, kind if isinstance(kind, int) else None, str(token)

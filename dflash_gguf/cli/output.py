@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from dflash_gguf.formats.shown import SCHEMA_VERSION, safe
+from dflash_gguf.formats.shown import SCHEMA_VERSION, json_line, safe
 
 MAX_LINE = 4096  # characters of a message; files can hold names of many MiB
 
@@ -28,19 +27,8 @@ def say(line: str = "") -> None:
 
 
 def emit_json(document: dict[str, Any]) -> None:
-    """The one JSON document of a `--json` answer; floats that JSON cannot hold become null."""
-    value = _finite({"schema_version": SCHEMA_VERSION, **document})
-    sys.stdout.write(json.dumps(value, ensure_ascii=True, allow_nan=False) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+    """The one JSON document of a `--json` answer."""
+    sys.stdout.write(json_line({"schema_version": SCHEMA_VERSION, **document}))
 
 
 def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:

@@ -165,7 +165,7 @@ def encode_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> Encode
         sizes.append(prod(shape) * DTYPE_BITS[dtype] // 8)
         entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, position + sizes[-1]]}
         position += sizes[-1]
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace")
     text += b" " * (-len(text) % 8)
     stored, offset = [], 8 + len(text)
     for (name, dtype, shape), size in zip(laid_out, sizes, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Any
 
 #: of every JSON document that is an answer
 SCHEMA_VERSION = 1
@@ -18,6 +19,29 @@ def safe(text: str) -> str:
 
 def _printable(char: str) -> bool:
     return char.isprintable() and unicodedata.category(char) not in ("Cf", "Cc", "Cs", "Co")
+
+
+def json_line(document: dict[str, Any]) -> str:
+    """A document as one line of ASCII that strict parsers take too.
+
+    Floats that JSON cannot hold become null; a lone surrogate (a byte that was no UTF-8) becomes the text that `safe`
+    shows for it.
+    """
+    import json
+
+    return json.dumps(_strict(document), ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {_strict(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return value
 
 
 def inline(text: str) -> str:

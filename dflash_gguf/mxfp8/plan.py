@@ -102,8 +102,9 @@ def make_plan(checkpoint: Checkpoint, exclude: Sequence[str] = ()) -> Checkpoint
 
 
 def json_bytes(document: Mapping[str, Any]) -> bytes:
-    """A JSON file as this room writes them."""
-    return (json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    """A JSON file as this room writes them; what UTF-8 has not stays the escape that it was."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")
 
 
 def source_files(folder: Path) -> list[tuple[str, Path]]:

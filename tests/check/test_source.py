@@ -47,7 +47,7 @@ def test_one_flipped_bit_in_a_quantized_tensor_is_found(shop: Workshop, recipe: 
     assert [(f.where, f.severity.value) for f in findings] == [(name, "error")]
     blocks = len(raw) // tensor_bytes(parts.tensors[name][0], 32)
     message = findings[0].message
-    assert f"1 of {blocks:,} blocks differ" in message
+    assert f"1 of {blocks:,} blocks differs" in message
     assert f"(1 byte), the first is block {blocks - 1:,}, at byte " in message
     assert "within this type's bound of " in message
     assert "relative RMSE " in message

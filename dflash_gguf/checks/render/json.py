@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from dflash_gguf.formats.shown import SCHEMA_VERSION
+from dflash_gguf.formats.shown import SCHEMA_VERSION, json_line
 
 if TYPE_CHECKING:
     from dflash_gguf.checks.finding import FileReport, Report
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 def render(report: Report) -> str:
     """One JSON document, ASCII only."""
     document = {"schema_version": SCHEMA_VERSION, "files": [_file(file) for file in report.files]}
-    return json.dumps(document, ensure_ascii=True, allow_nan=False) + "\n"
+    return json_line(document)
 
 
 def _file(file: FileReport) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from dflash_gguf.checks.registry import Rule, all_rules
+from dflash_gguf.formats.shown import json_line
 
 if TYPE_CHECKING:
     from dflash_gguf.checks.finding import FileReport, Finding, Report
@@ -35,7 +35,7 @@ def render(report: Report) -> str:
         ],
         "results": results,
     }
-    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, ensure_ascii=True) + "\n"
+    return json_line({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
 def _descriptor(rule: Rule) -> dict[str, Any]:
