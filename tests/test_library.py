@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from executor_fixture import FIXTURES
 
 import dflash_gguf
+from dflash_gguf.comparison import Inputs
+from dflash_gguf.formats.prompts import Prompt
 
 
 def test_convert_inspect_quantize_check_diff(draft: Path, target: Path, tmp_path: Path) -> None:
@@ -35,3 +38,31 @@ def test_every_name_is_there_and_importing_costs_nothing() -> None:
         assert callable(getattr(dflash_gguf, name))
     code = "import sys, dflash_gguf; assert not {'numpy', 'typer', 'numba'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_paths_may_be_strings(tmp_path: Path) -> None:
+    """As in the other functions: what is typed into a notebook is a string."""
+    pair, file = str(FIXTURES / "target"), str(tmp_path / "dflash-fixture-BF16.gguf")
+    dflash_gguf.convert(str(FIXTURES / "draft"), pair, out=file)
+    drafted = dflash_gguf.draft(file, pair, "random:4", 1, trace=str(tmp_path / "trace.npz"))
+    assert drafted.proposal.tokens == dflash_gguf.draft(Path(file), Path(pair), "random:4", 1).proposal.tokens
+    assert (tmp_path / "trace.npz").is_file()
+    said = [
+        dflash_gguf.generate(kind(file), kind(pair), "Tell", 8, tokenizer=kind(pair), trace=kind(tmp_path / name))
+        for kind, name in ((str, "a.npz"), (Path, "b.npz"))
+    ]
+    assert said[0].text == said[1].text
+    assert dflash_gguf.compare(file, str(FIXTURES / "draft"), pair, Inputs(features="random:4")).equal
+    prompts = Inputs((Prompt("Tell", repetitive=False),), n_predict=8)
+    assert dflash_gguf.compare(file, file, pair, prompts, tokenizer=pair).equal
+    written = dflash_gguf.write_mxfp8(str(FIXTURES / "draft"), str(tmp_path / "mxfp8"))
+    assert dflash_gguf.verify_mxfp8(str(written.folder), str(FIXTURES / "draft")).passed
+
+
+def test_bench_takes_strings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from dflash_gguf.measuring import Settings, api
+
+    monkeypatch.setattr(api, "require_engine", lambda: "0")
+    for drafts in ("none.gguf", ["none.gguf"], [Path("none.gguf")]):
+        with pytest.raises(dflash_gguf.DflashError, match=r"target\.gguf: no such file"):
+            dflash_gguf.bench(str(tmp_path / "target.gguf"), drafts, (), Settings())

@@ -47,7 +47,6 @@ def run(
     With --prompts the verdict is the sequence of accepted lengths, not the mean, which hides most faults.
     """
     from dflash_gguf.bytesio.atomic import check_output
-    from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.comparison import Inputs, compare
 
     if prompts is not None and (features is not None or anchor is not None):
@@ -56,12 +55,11 @@ def run(
         if plot.suffix != ".svg":
             raise UsageError("only SVG is written", where=f"--plot {plot}", hint="name it .svg")
         check_output(plot, force=force)
-    hub = Hub()
     texts = () if prompts is None else read_prompts(prompts)
     found = compare(
-        _draft(a, hub),
-        _draft(b, hub),
-        _target(target, hub, whole=bool(texts)),
+        a,
+        b,
+        target,
         Inputs(texts, features or "random:64", anchor, n_predict, n_max),
         memory=parse_memory(memory),
         tokenizer=tokenizer,
@@ -83,20 +81,6 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
 
     with LocalFile(path) as source:
         return parse_prompts(source.read(0, min(source.size, MAX_BYTES + 1)), source.name)
-
-
-def _draft(name: str, hub: Any) -> Path:
-    from dflash_gguf.model.remote import draft_folder, gguf_path
-
-    return gguf_path(name, hub) if name.endswith(".gguf") else draft_folder(name, hub)
-
-
-def _target(name: str | None, hub: Any, *, whole: bool) -> str | Path | None:
-    from dflash_gguf.model.remote import gguf_path, whole_target_folder
-
-    if name is None or not whole:
-        return name
-    return gguf_path(name, hub) if name.endswith(".gguf") else whole_target_folder(name, hub)
 
 
 def _progress(number: int, total: int) -> None:

@@ -34,12 +34,10 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Draft one block with the numpy executor: the reference for DFlash and DFlash 2 inference."""
-    from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.executor.api import Limits, Sampling, draft
-    from dflash_gguf.model.remote import gguf_path
 
     drafted = draft(
-        gguf_path(file, Hub()),
+        file,
         target,
         features,
         anchor,

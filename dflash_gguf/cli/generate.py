@@ -41,14 +41,11 @@ def run(
 
     Greedy, the text is the target's own, whatever the draft; sampled, it is distributed as the target's own.
     """
-    from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.executor.api import Limits, Sampling, generate
-    from dflash_gguf.model.remote import gguf_path, whole_target_folder
 
-    hub = Hub()
     result = generate(
-        gguf_path(file, hub),
-        gguf_path(target, hub) if target.endswith(".gguf") else whole_target_folder(target, hub),
+        file,
+        target,
         prompt,
         n_predict,
         limits=Limits(n_max, p_min),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dflash_gguf.bytesio.hub import parse_reference
+from dflash_gguf.bytesio.hub import Hub, parse_reference
 from dflash_gguf.comparison.agreement import Agreement, Drafter, SlotAgreement
 from dflash_gguf.comparison.damage import TensorDamage, damage_map
 from dflash_gguf.comparison.replay import Accepted, Track, greedy_text, replay
@@ -20,6 +20,7 @@ from dflash_gguf.executor.features import load_features
 from dflash_gguf.executor.loading import numpy_target, open_target, open_vocabulary, stop_tokens, vocabulary_of
 from dflash_gguf.executor.threads import one_blas_thread
 from dflash_gguf.executor.weights import Budget
+from dflash_gguf.model.remote import gguf_or_folder, whole_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,16 +109,16 @@ def totals(runs: Sequence[Accepted]) -> tuple[int, int, int]:
 
 
 def compare(
-    a: Path,
-    b: Path,
+    a: str | Path,
+    b: str | Path,
     target: str | Path | None,
     inputs: Inputs,
     *,
     memory: int = DEFAULT_MEMORY,
-    tokenizer: Path | None = None,
+    tokenizer: str | Path | None = None,
     on_prompt: Callable[[int], None] = lambda _: None,
 ) -> Comparison:
-    """Run two drafts (GGUFs or checkpoint folders) on the same inputs.
+    """Run two drafts (GGUFs or checkpoint folders, local or on the Hub) on the same inputs.
 
     `target` lends embedding and head, and with prompts it is computed in numpy: a folder or a GGUF of a dense Qwen3-
     or Llama-like model. None only where both drafts have their own. `tokenizer`: a folder with another tokenizer.json.
@@ -125,10 +126,14 @@ def compare(
     computing raise.
     """
     _require_ranges(inputs)
+    hub = Hub()
+    paths = [gguf_or_folder(str(draft), hub) for draft in (a, b)]
+    if target is not None and inputs.prompts:
+        target = whole_target(str(target), hub)
     with ExitStack() as files, one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
         budget = Budget(memory)
         folder = None if target is None or parse_reference(str(target)) else Path(target)
-        drafts = [open_compared(path, folder, budget, files) for path in (a, b)]
+        drafts = [open_compared(path, folder, budget, files) for path in paths]
         _require_comparable(*drafts)
         run = _Run(drafts[0], drafts[1], inputs, budget, files)
         prompts = run.prompts(target, tokenizer, on_prompt) if inputs.prompts else run.contexts(target)
@@ -150,7 +155,7 @@ class _Run:
         self.agreement = Agreement(min(a.spec.max_draft, b.spec.max_draft))
 
     def prompts(
-        self, target: str | Path | None, folder: Path | None, on_prompt: Callable[[int], None]
+        self, target: str | Path | None, folder: str | Path | None, on_prompt: Callable[[int], None]
     ) -> tuple[PromptResult, ...]:
         """Each prompt's text by the target alone, then both drafts along it."""
         if target is None:

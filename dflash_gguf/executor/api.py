@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dflash_gguf.bytesio.hub import Hub
 from dflash_gguf.errors import UsageError, counted
 from dflash_gguf.executor.decode import Generation, Settings, speculate
 from dflash_gguf.executor.draft import DraftModel
@@ -26,10 +28,9 @@ from dflash_gguf.executor.text import TextTokenizer, tokenizer_of_folder, tokeni
 from dflash_gguf.executor.threads import one_blas_thread
 from dflash_gguf.executor.trace import Probe
 from dflash_gguf.executor.weights import Budget
+from dflash_gguf.model.remote import gguf_path, whole_target
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dflash_gguf.executor.loading import OpenTarget
 
 DEFAULT_MEMORY = 4 << 30
@@ -70,7 +71,7 @@ class Generated:
 
 
 def draft(
-    file: Path,
+    file: str | Path,
     target: str | Path | None,
     features: str,
     anchor: int,
@@ -78,20 +79,20 @@ def draft(
     limits: Limits | None = None,
     sampling: Sampling | None = None,
     memory: int = DEFAULT_MEMORY,
-    trace: Path | None = None,
+    trace: str | Path | None = None,
 ) -> Drafted:
     """Draft one block after the context that `features` describe; `anchor` stands at the position behind them.
 
-    `features`: a .npy or .safetensors file of (N, taps · H), or `random:N[:SEED]`. `target` (a folder, a GGUF or a
-    repository on the Hub) lends its embedding and head; None when the draft has its own. `memory`: bytes to stay
-    within; weights that do not fit are read again.
+    `file`: a GGUF, local or `hf://org/name/file.gguf`. `features`: a .npy or .safetensors file of (N, taps · H), or
+    `random:N[:SEED]`. `target` (a folder, a GGUF or a repository on the Hub) lends its embedding and head; None when
+    the draft has its own. `memory`: bytes to stay within; weights that do not fit are read again.
     Raises UsageError for values out of range, and what opening and computing raise.
     """
     limits, sampling = limits or Limits(), sampling or Sampling()
     _require_ranges(limits, sampling)
     probe, budget = Probe(keep=trace is not None), Budget(memory)
     with ExitStack() as files, one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-        spec, weights = open_draft(file, budget, files)
+        spec, weights = open_draft(gguf_path(str(file), Hub()), budget, files)
         if not 0 <= anchor < spec.vocab_size:
             raise UsageError(f"token {anchor} is not one of {spec.vocab_size}", where="--anchor")
         shared = None
@@ -107,34 +108,34 @@ def draft(
             rng=np.random.default_rng(sampling.seed),
         )
     if trace is not None:
-        probe.save(trace)
+        probe.save(Path(trace))
     return Drafted(proposal, spec.max_draft)
 
 
 def generate(
-    file: Path,
-    target: Path,
+    file: str | Path,
+    target: str | Path,
     prompt: str,
     n_predict: int,
     *,
     limits: Limits | None = None,
     sampling: Sampling | None = None,
     memory: int = DEFAULT_MEMORY,
-    tokenizer: Path | None = None,
+    tokenizer: str | Path | None = None,
     ignore_eos: bool = False,
-    trace: Path | None = None,
+    trace: str | Path | None = None,
 ) -> Generated:
     """Decode `n_predict` tokens after `prompt` with the draft in `file` and a numpy target.
 
-    `target`: a folder or a GGUF of a dense Qwen3- or Llama-like model; `tokenizer`: another folder with its
-    tokenizer.json. Raises UsageError for values out of range, and what opening and computing raise.
+    `target`: a folder, a GGUF or a repository of a dense Qwen3- or Llama-like model; `tokenizer`: another folder
+    with its tokenizer.json. Raises UsageError for values out of range, and what opening and computing raise.
     """
     limits, sampling = limits or Limits(), sampling or Sampling()
     _require_ranges(limits, sampling)
-    probe, budget = Probe(keep=trace is not None, numbered=True), Budget(memory)
+    probe, budget, hub = Probe(keep=trace is not None, numbered=True), Budget(memory), Hub()
     with ExitStack() as files, one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-        spec, weights = open_draft(file, budget, files)
-        opened = open_target(target, budget, files, row_by_row=True)
+        spec, weights = open_draft(gguf_path(str(file), hub), budget, files)
+        opened = open_target(whole_target(str(target), hub), budget, files, row_by_row=True)
         model = numpy_target(opened, spec)
         words = tokenizer_of(opened, tokenizer)
         settings = Settings(
@@ -148,7 +149,7 @@ def generate(
         )
         generation = speculate(DraftModel(spec, weights, model, probe), model, words.encode(prompt), settings)
     if trace is not None:
-        probe.save(trace)
+        probe.save(Path(trace))
     return Generated(words.decode(generation.tokens), generation, spec.max_draft)
 
 
@@ -156,10 +157,10 @@ def _draft_temperature(sampling: Sampling) -> float:
     return sampling.temperature if sampling.draft_temperature is None else sampling.draft_temperature
 
 
-def tokenizer_of(opened: OpenTarget, folder: Path | None) -> TextTokenizer:
+def tokenizer_of(opened: OpenTarget, folder: str | Path | None) -> TextTokenizer:
     """The target's own tokenizer, or that of another `folder`. Raises ModelError or FormatError."""
     if folder is not None:
-        return tokenizer_of_folder(folder)
+        return tokenizer_of_folder(Path(folder))
     if opened.metadata is None:
         return tokenizer_of_folder(opened.path)
     return tokenizer_of_gguf(opened.metadata, str(opened.path))

@@ -112,8 +112,8 @@ class Report:
 
 
 def bench(
-    target: Path,
-    drafts: Sequence[Path],
+    target: str | Path,
+    drafts: str | Path | Sequence[str | Path],
     prompts: tuple[Prompt, ...],
     settings: Settings,
     on_row: Callable[[str], None] = lambda _: None,
@@ -124,12 +124,13 @@ def bench(
     """
     engine = require_engine()
     _require_ranges(settings)
-    for path in (target, *drafts):
+    target, paths = Path(target), [Path(draft) for draft in ([drafts] if isinstance(drafts, str | Path) else drafts)]
+    for path in (target, *paths):
         if not path.is_file():
             raise UsageError("no such file", where=str(path), hint="bench runs local GGUF files")
     _refuse_draft(target)
     sets = sets_of(prompts)
-    limits = {path: _max_draft(path) for path in drafts}
+    limits = {path: _max_draft(path) for path in paths}
     notes = list(_notes(limits, sets, settings))
     rows: list[Row] = []
     for context in settings.contexts or (DEFAULT_CONTEXT,):

@@ -95,6 +95,16 @@ def whole_target_folder(target: str, hub: Hub) -> Path:
     return folder
 
 
+def whole_target(target: str, hub: Hub) -> Path:
+    """A target to be computed: its GGUF, or as `whole_target_folder`."""
+    return gguf_path(target, hub) if target.endswith(".gguf") else whole_target_folder(target, hub)
+
+
+def gguf_or_folder(draft: str, hub: Hub) -> Path:
+    """A draft to be computed: its GGUF, or as `draft_folder`."""
+    return gguf_path(draft, hub) if draft.endswith(".gguf") else draft_folder(draft, hub)
+
+
 def complete_folder(draft: str, hub: Hub) -> Path:
     """As `draft_folder`, with every file that is not hidden: what copying a checkpoint takes."""
     ref = parse_reference(draft)

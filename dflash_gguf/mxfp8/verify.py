@@ -7,7 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from dflash_gguf.bytesio.hub import Hub
 from dflash_gguf.model.checkpoint import Checkpoint, existing_folder, read_json
+from dflash_gguf.model.remote import complete_folder
 from dflash_gguf.mxfp8.examine import (
     CLAIMS,
     Contents,
@@ -25,13 +27,15 @@ __all__ = ["Report", "verify_mxfp8"]
 
 
 def verify_mxfp8(
-    folder: Path, source: Path | None = None, *, on_bytes: Callable[[int], None] = lambda _: None
+    folder: str | Path, source: str | Path | None = None, *, on_bytes: Callable[[int], None] = lambda _: None
 ) -> Report:
     """Check the MXFP8 checkpoint in `folder`, and where `source` is given that it follows from that BF16 checkpoint.
 
-    `on_bytes` is told bytes that have been read, from several threads. Raises UsageError (no such folder) and
-    InputError; whatever is wrong with the files is in the report.
+    Both: folders, or repositories on the Hub. `on_bytes` is told bytes that have been read, from several threads.
+    Raises UsageError (no such folder) and InputError; whatever is wrong with the files is in the report.
     """
+    hub = Hub()
+    folder, source = complete_folder(str(folder), hub), None if source is None else complete_folder(str(source), hub)
     existing_folder(folder)
     record, subject, document = Record(), None, None
     with ExitStack() as stack:

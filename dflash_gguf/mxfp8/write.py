@@ -11,9 +11,11 @@ from typing import Any
 
 from dflash_gguf.bytesio.atomic import AtomicFile, check_room
 from dflash_gguf.bytesio.folder import AtomicFolder, check_output_folder
+from dflash_gguf.bytesio.hub import Hub
 from dflash_gguf.errors import InputError, UsageError
 from dflash_gguf.model.checkpoint import Checkpoint, read_json
 from dflash_gguf.model.quantization import HF_QUANT_CONFIG
+from dflash_gguf.model.remote import complete_folder
 from dflash_gguf.mxfp8.digest import RunningSha256, sha256_of
 from dflash_gguf.mxfp8.encode import Statistics, stream_weights
 from dflash_gguf.mxfp8.manifest import manifest
@@ -46,14 +48,22 @@ class Written:
 
 
 def write_mxfp8(
-    draft: Path, out: Path, *, exclude: tuple[str, ...] = (), force: bool = False, listener: Listener = _NOBODY
+    draft: str | Path,
+    out: str | Path,
+    *,
+    exclude: tuple[str, ...] = (),
+    force: bool = False,
+    listener: Listener = _NOBODY,
 ) -> Written:
-    """Write the checkpoint folder `draft` as MXFP8 into the folder `out`, but for the modules that `exclude` matches.
+    """Write the checkpoint `draft` as MXFP8 into the folder `out`, but for the modules that `exclude` matches.
+
+    `draft`: a folder, or a repository on the Hub.
 
     With `force` a checkpoint that this function wrote is replaced. Raises the errors of `make_plan`, UsageError for
     an `out` that cannot be, ModelError for a weight that is NaN or infinite, InputError, OutputError.
     """
     start = time.perf_counter()
+    draft, out = complete_folder(str(draft), Hub()), Path(out)
     with Checkpoint(draft) as checkpoint:
         plan = make_plan(checkpoint, exclude)
         _check_out(draft, out, force=force)

@@ -151,7 +151,7 @@ def test_a_refused_file_is_a_row(fake: Path, files: dict[str, Path], tmp_path: P
 def test_other_texts_than_the_controls_are_told(fake: Path, files: dict[str, Path]) -> None:
     report = bench(fake, [files["bf16"]], (prompt_of("odd"), prompt_of("a")), Settings(n_predict=64))
     assert report.rows[1].same_texts == 1
-    assert any("1 of 2 texts are not the control's" in note for note in report.notes)
+    assert any("1 of 2 texts not the control's" in note for note in report.notes)
 
 
 @pytest.mark.parametrize(
