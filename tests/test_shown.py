@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import ROOT
 from builders_gguf import Parts
 from conftest import Run
 
@@ -16,6 +19,7 @@ from dflash_gguf.checks.render import FORMATS, renderer
 from dflash_gguf.conversion import Options, convert
 from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.gguf.types import ValueType
+from dflash_gguf.formats.gguf.values import MetaValue
 from dflash_gguf.formats.shown import json_line, safe
 from dflash_gguf.mxfp8.plan import json_bytes
 
@@ -118,3 +122,27 @@ def test_inspect_json_holds_all_that_is_asked_for(run: Run, file: Path) -> None:
         assert text[token["id"]] == f"{token['id']}\t{token['type']}\t{safe(token['text'])}"
     keyed = strict(run("inspect", file, "--json", "--key", "dflash.block_size", "--tensors", "--tokens").stdout)
     assert (keyed["value"], keyed["tensors"], keyed["tokens"]) == (8, plain["tensors"], whole["tokens"])
+
+
+@pytest.mark.parametrize("unit", ["é".encode(), b"\xff"])
+def test_a_string_that_is_most_of_the_file(tmp_path: Path, unit: bytes) -> None:
+    """All that is shown of it is made in pieces: memory is the header's and the string's, no list of characters."""
+    text = unit * ((6 << 20) // len(unit)) + b"\nend"
+    pairs = {
+        "general.architecture": MetaValue(ValueType.STRING, "x"),
+        "a": MetaValue(ValueType.STRING, "~" * len(text)),
+    }
+    path = tmp_path / "big.gguf"
+    path.write_bytes(Parts(pairs, {}).encode().replace(b"~" * len(text), text))
+    code = f"""import resource, subprocess, sys
+for more in ([], ["--key", "a"]):
+    command = [sys.executable, "-m", "dflash_gguf", "inspect", {str(path)!r}, *more]
+    done = subprocess.run(command, stdout=open("out", "wb"))
+    assert done.returncode == 0
+assert open("out", "rb").read()[-5:] == b"\\nend\\n"
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 100 << 10  # KiB; a list of the characters takes more than 100 MiB, of escapes 400

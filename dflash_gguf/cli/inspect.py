@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dflash_gguf.cli.output import complain, emit_json, safe, say, size_text, table
+from dflash_gguf.cli.output import complain, emit_json, safe, say, say_lines, size_text, table
 from dflash_gguf.errors import UsageError, counted
 from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model import describe
@@ -254,8 +254,7 @@ def _show_key(metadata: Metadata, key: str) -> None:
         for item in value.value.items():
             say(safe(str(item)))
     else:
-        for line in str(value.value).split("\n"):
-            say(safe(line))
+        say_lines(str(value.value))
 
 
 def _show_tokens(header: Header) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 from dflash_gguf.formats.shown import SCHEMA_VERSION, json_line, safe
 
 MAX_LINE = 4096  # characters of a message; files can hold names of many MiB
+_PIECE = 1 << 16  # characters
 
-__all__ = ["complain", "emit_json", "progress_bar", "safe", "say", "size_text", "table"]
+__all__ = ["complain", "emit_json", "progress_bar", "safe", "say", "say_lines", "size_text", "table"]
 
 
 def complain(line: str) -> None:
@@ -24,6 +25,13 @@ def complain(line: str) -> None:
 def say(line: str = "") -> None:
     """One line of the answer; text from files has been passed through `safe`."""
     sys.stdout.write(line + "\n")
+
+
+def say_lines(text: str) -> None:
+    """A text from a file, its line breaks kept; in pieces, since it may be most of the file."""
+    for at in range(0, len(text), _PIECE):
+        sys.stdout.write("\n".join(map(safe, text[at : at + _PIECE].split("\n"))))
+    sys.stdout.write("\n")
 
 
 def emit_json(document: dict[str, Any]) -> None:

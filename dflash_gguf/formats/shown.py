@@ -8,12 +8,15 @@ from typing import Any
 
 #: of every JSON document that is an answer
 SCHEMA_VERSION = 1
+_PIECE = 1 << 16  # characters
 
 
 def safe(text: str) -> str:
     """`text` from a file, so that it cannot move a terminal's cursor, change its colours or hide what follows."""
     if text.isascii() and text.isprintable():
         return text
+    if len(text) > _PIECE:  # a string may be most of a file, and a list of its characters is fifty times as large
+        return "".join(safe(text[at : at + _PIECE]) for at in range(0, len(text), _PIECE))
     return "".join(c if c == " " or _printable(c) else c.encode("unicode_escape").decode() for c in text)
 
 

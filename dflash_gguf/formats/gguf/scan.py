@@ -264,9 +264,9 @@ class _Scanner:
         with memoryview(self.data) as data, data[start : self.position] as raw:  # a string may be most of the file
             try:
                 return str(raw, "utf-8")
-            except UnicodeDecodeError:
+            except UnicodeDecodeError:  # which holds a copy of the string: it goes before the next one is made
                 self.warnings.append(Defect("GF007", "the string is not UTF-8", key))
-                return str(raw, "utf-8", "surrogateescape")
+            return str(raw, "utf-8", "surrogateescape")
 
     def _array(self, key: str) -> _RawArray:
         item_type = self._value_type(self.take(_U32, f"the item type of {key}"), key)
