@@ -144,7 +144,7 @@ def _lengths(run: Accepted) -> str:
 def _damage_lines(found: Comparison) -> list[str]:
     differing = [item for item in found.damage if item.rmse != 0]
     if not differing:
-        return [f"weights: all of {counted(len(found.damage), 'tensor')} equal"]
+        return [f"weights: {counted(len(found.damage), 'tensor')}, all equal"]
     rows = [("tensor", "types", "relative RMSE", "")]
     for item in differing[:WORST]:
         kinds = " → ".join(dict.fromkeys(item.types))

@@ -126,7 +126,7 @@ def show_report(report: Report) -> None:
     """A report for a person."""
     from dflash_gguf.mxfp8.report import STEPS
 
-    counts = f", {report.quantized} of {counted(report.tensors, 'tensor')} quantized weights" if report.tensors else ""
+    counts = f", {report.quantized} quantized of {counted(report.tensors, 'tensor')}" if report.tensors else ""
     say(f"{safe(str(report.folder))}: {'pass' if report.passed else 'FAIL'}{counts}")
     for finding in report.findings:
         say(f"  wrong: {safe(finding.where)}: {safe(finding.message)}")
