@@ -76,9 +76,14 @@ def patch(
     be), ModelError, InputError, HubError or OutputError; the old file then is as it was.
     """
     hub = Hub()
+    if out is None and not dry_run and parse_reference(str(source)) is not None:
+        raise _of_the_cache(str(source))
     path = gguf_path(str(source), hub)
     wishes = Wishes(sets, removes, renames)
-    _check_paths(str(source), path, out, force=force or dry_run)
+    if out is not None:
+        _check_output(path, Path(out), force=force or dry_run)
+    elif not dry_run and Path(os.path.realpath(path)).parent.name == "blobs":
+        raise _of_the_cache(str(source))
     helpers = open_helpers(_text(target), _text(original), hub)
     rules = chosen_rules(fixes, helpers)
     undone = out is None and not dry_run and restore(path)
@@ -151,13 +156,15 @@ def _overwrite_header(file: LocalFile, new: bytes) -> int:
 _STEP = 512
 
 
-def _check_paths(source: str, path: Path, out: str | Path | None, *, force: bool) -> None:
-    if out is not None:
-        if os.path.realpath(out) == os.path.realpath(path):
-            raise UsageError("is the input", where=str(out), hint="--in-place changes a file where it is")
-        check_output(Path(out), force=force)
-    elif parse_reference(source) is not None or Path(os.path.realpath(path)).parent.name == "blobs":
-        raise UsageError("belongs to the Hub's cache", where=source, hint="name an output instead of --in-place")
+def _check_output(path: Path, out: Path, *, force: bool) -> None:
+    if os.path.realpath(out) == os.path.realpath(path):
+        raise UsageError("is the input", where=str(out), hint="--in-place changes a file where it is")
+    check_output(out, force=force)
+
+
+def _of_the_cache(source: str) -> UsageError:
+    """Its blobs are named after what they hold."""
+    return UsageError("belongs to the Hub's cache", where=source, hint="name an output instead of --in-place")
 
 
 def _text(place: str | Path | None) -> str | None:

@@ -93,7 +93,8 @@ class Edits:
 
     def reencode(self) -> None:
         """Encode the header anew though nothing in it changes: that mends padding, odd bools and trailing bytes."""
-        self._done(Change("container", "header and padding written anew", "", rule=self.rule))
+        if all(change.kind != "container" for change in self.log):
+            self._done(Change("container", "header and padding written anew", "", rule=self.rule))
 
     def encoded(self) -> EncodedHeader:
         """The header's bytes as they will be. Raises ModelError for an alignment that makes a file of padding."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dflash_gguf.patching.edits import Edits
 
 ALL = "all"
+_MAX_ROUNDS = 3  # what one fix changes may be what an earlier rule looks at
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +82,19 @@ def _require(rule: Rule, helpers: Helpers) -> None:
 
 
 def mend(edits: Edits, file: ByteSource, rules: Sequence[str], helpers: Helpers) -> None:
-    """Carry out the fixes of `rules` that find anything."""
-    known, subject, seen = all_rules(), None, None
+    """Carry out the fixes of `rules` that find anything, until none does or nothing changes any more."""
+    for _ in range(_MAX_ROUNDS):
+        done = len(edits.log)
+        _round(edits, file, rules, helpers)
+        if len(edits.log) == done:
+            return
+
+
+def _round(edits: Edits, file: ByteSource, rules: Sequence[str], helpers: Helpers) -> None:
+    known, subject, seen = all_rules(), None, -1
     for identifier in rules:
-        header = edits.header
-        if subject is None or header is not seen:
-            subject, seen = _subject(edits, file, helpers, file.name), header
+        if subject is None or len(edits.log) != seen:
+            subject, seen = _subject(edits, file, helpers, file.name), len(edits.log)
         if _findings(subject, {identifier: known[identifier]}, helpers):
             edits.rule = identifier
             FIXES[identifier].fix(Work(edits, subject, helpers.donor))
