@@ -80,7 +80,7 @@ def _show(done: Patched, *, dry_run: bool) -> None:
     if done.bytes_written:
         name = safe(str(done.path))
         told = f"{done.tensors} tensors, {size_text(done.tensor_bytes)}, "
-        told += f"sha256 {done.sha256} before and after" if done.sha256 else "not touched"
+        told += f"the same as before, sha256 {done.sha256}" if done.sha256 else "not touched"
         say(f"{name}: {size_text(done.bytes_written)} written; {told}")
     elif dry_run:
         say("nothing was written (--dry-run)")

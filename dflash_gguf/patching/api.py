@@ -72,7 +72,7 @@ def patch(
     First `removes` (keys), `renames` (OLD=NEW, tensors) and `sets` (KEY=TYPE:VALUE) are carried out, then the `fixes`
     (ids of rules of `check`, or the beginning of ids, or "all"), which take their values from the file, from `target`
     and from `original`, the draft's checkpoint. Tensor data are never changed; `on_bytes` is told of them twice, as
-    they are copied and as they are compared. Raises UsageError, FormatError (a file that cannot be read, or would not
+    they are copied and as they are hashed. Raises UsageError, FormatError (a file that cannot be read, or would not
     be), ModelError, InputError, HubError or OutputError; the old file then is as it was.
     """
     hub = Hub()

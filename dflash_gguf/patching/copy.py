@@ -1,4 +1,4 @@
-"""Writing a patched file: the new header, the tensors as they are, and the proof that they are."""
+"""Writing a patched file: the new header, the tensors as they are, and the proof that they are the same."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from dflash_gguf.formats.gguf.layout import TensorInfo
     from dflash_gguf.patching.edits import Edits
 
-_PIECE = 8 << 20
+_PIECE = 4 << 20
 
 
 def write_copy(file: LocalFile, edits: Edits, out: Path, *, force: bool, on_bytes: Callable[[int], None]) -> str:
     """Write the patched file to `out`; returns the sha256 of its tensors' bytes, one behind the other.
 
-    What was written is scanned and hashed anew, beside the source and while it goes to the disk. `on_bytes` is told of
-    the tensor data twice, when they are copied and when they are compared. Raises InputError, or OutputError also
-    where the two hashes differ.
+    What was written is scanned, hashed and compared with the source while it goes to the disk. `on_bytes` is told of
+    the tensor data twice, when they are copied and when they are hashed. Raises InputError, or OutputError also where
+    they differ.
     """
     encoded = edits.encoded()
     check_room({out: encoded.file_size})
@@ -48,19 +48,34 @@ def copy_whole(file: LocalFile, out: Path, *, force: bool, on_bytes: Callable[[i
 
 
 def _prove(file: LocalFile, edits: Edits, target: AtomicFile, on_bytes: Callable[[int], None]) -> str:
+    """Hash what was written, as its own header finds it, and compare it with the source byte for byte."""
+    before = list(edits.original.tensors.values())
     with ThreadPoolExecutor() as pool, target.reopen() as written:
         synced = pool.submit(target.sync)
-        before = pool.submit(hash_tensors, file, edits.original.tensors.values(), on_bytes)
-        header = scan_header(written)
-        expected = [(edits.names[name], t.type, t.shape) for name, t in edits.original.tensors.items()]
-        found = [(t.name, t.type, t.shape) for t in header.tensors.values()]
-        after = pool.submit(hash_tensors, written, header.tensors.values(), lambda _: None)
+        after = list(scan_header(written).tensors.values())
+        sha256 = pool.submit(hash_tensors, written, after, on_bytes)
+        found = [(t.name, t.type, t.shape) for t in after]
+        same = found == [(edits.names[t.name], t.type, t.shape) for t in before] and all(
+            _equal(file, one.offset, written, other.offset, one.size) for one, other in zip(before, after, strict=True)
+        )
         synced.result()
-        if found != expected or before.result() != after.result():
+        if not same:
             raise OutputError(
                 "tensor data read back differ from the source's", where=str(target.path), hint="bad disk?"
             )
-        return after.result()
+        return sha256.result()
+
+
+def _equal(one: LocalFile, at: int, other: LocalFile, there: int, size: int) -> bool:
+    """Whether two ranges hold the same bytes."""
+    left, right = bytearray(min(_PIECE, size)), bytearray(min(_PIECE, size))
+    for done in range(0, size, _PIECE):
+        count = min(_PIECE, size - done)
+        one.read_into(at + done, memoryview(left)[:count])
+        other.read_into(there + done, memoryview(right)[:count])
+        if left != right:  # behind `count` both hold what was compared before
+            return False
+    return True
 
 
 def hash_tensors(file: LocalFile, tensors: Iterable[TensorInfo], on_bytes: Callable[[int], None]) -> str:

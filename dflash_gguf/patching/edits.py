@@ -12,6 +12,8 @@ from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model.metadata import KEYS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dflash_gguf.bytesio.source import ByteSource
     from dflash_gguf.formats.gguf.layout import TensorInfo
     from dflash_gguf.formats.gguf.values import Metadata, MetaValue
@@ -78,6 +80,14 @@ class Edits:
         pairs = self.metadata.items()
         self.metadata = {new if key == old else key: value if key == old else kept for key, kept in pairs}
         self._done(Change("key", old, new, before, value, self.rule))
+
+    def arrange(self, keys: Iterable[str]) -> None:
+        """Have these keys one behind the other in this order, where the first of them stands; no change by itself."""
+        block = {key: self.metadata[key] for key in keys}
+        first = next(number for number, key in enumerate(self.metadata) if key in block)
+        rest = [(key, value) for key, value in self.metadata.items() if key not in block]
+        self.metadata = dict([*rest[:first], *block.items(), *rest[first:]])
+        self._encoded, self._header = None, self.original
 
     def rename_tensor(self, old: str, new: str) -> None:
         """Rename a tensor by the name it has now. Raises UsageError (no such tensor) or ModelError (name taken)."""

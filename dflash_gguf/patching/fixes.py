@@ -297,11 +297,13 @@ def _take_tokenizer(work: Work) -> bool:
     ours = work.subject.tokens or []
     if any(one != other for one, other in zip(ours, tokenizer.tokens.strings(), strict=False)):
         return False
-    new = dict(tokenizer.key_values)
+    new, done = dict(tokenizer.key_values), len(work.edits.log)
     for key in [key for key in work.edits.metadata if key.startswith(_TOKENIZER) and key not in new]:
         work.edits.remove(key)
     for key, value in new.items():
         work.edits.set(key, value)
+    if len(work.edits.log) > done:
+        work.edits.arrange(new)
     return True
 
 
