@@ -25,10 +25,8 @@ class Partial:
         """Remove what killed processes left, then make it. Raises OSError, and leaves nothing then."""
         try:
             self._remove_stale()
-            self.fd = self._make()
-            while not self.path.exists():  # another run took it for a stale one before it was locked
+            while not self._made():  # another run took it for a stale one before it was locked
                 self._close()
-                self.fd = self._make()
         except BaseException:
             self.discard()
             raise
@@ -43,13 +41,19 @@ class Partial:
         finally:
             self._close()
 
-    def _make(self) -> int:
+    def _made(self) -> bool:
+        """Make and lock it; whether it is still there then."""
         if self._folder:
             self.path.mkdir()
-        fd = self._open(self.path, os.O_CREAT | os.O_EXCL)
+        try:
+            self.fd = self._open(self.path, os.O_CREAT | os.O_EXCL)
+        except FileNotFoundError:
+            if self._folder:
+                return False
+            raise
         with suppress(OSError):  # some network file systems have no locks: there nobody can take ours for a stale one
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        return fd
+            fcntl.flock(self.fd, fcntl.LOCK_EX)
+        return self.path.exists()
 
     def _open(self, path: Path, flags: int) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY if self._folder else os.O_RDWR | flags
