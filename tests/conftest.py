@@ -63,10 +63,11 @@ def run(tmp_path: Path) -> Run:
     work.mkdir()
 
     def call(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "dflash_gguf", *map(str, arguments)]
+        # -B: a limit of file sizes would cut compiled modules short, which some interpreters notice in the next run
+        command = [sys.executable, "-B", "-m", "dflash_gguf", *map(str, arguments)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.run(  # type: ignore[call-overload,no-any-return]
-            command, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=120, **options
+            command, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=600, **options
         )
 
     return call
