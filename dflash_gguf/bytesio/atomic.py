@@ -11,15 +11,18 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from dflash_gguf.bytesio.partial import Partial, sync_folder
+from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.errors import OutputError, UsageError
 
 _NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+_NO_COPYING = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
+_PIECE = 16 << 20
 _NO_RESERVING = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 
 
@@ -112,6 +115,29 @@ class AtomicFile:
                 view, offset = view[count:], offset + count
         except OSError as error:
             raise self._failed(error) from error
+
+    def copy(
+        self, source: LocalFile, offset: int, length: int, at: int, on_bytes: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Copy `length` bytes of `source` at `offset` to `at`, inside the kernel where it can do that."""
+        end = offset + length
+        while offset < end:
+            size = min(_PIECE, end - offset)
+            try:
+                count = os.copy_file_range(source.fileno(), self._partial.fd, size, offset, at)
+            except OSError as error:
+                if error.errno not in _NO_COPYING:
+                    raise self._failed(error) from error
+                count = 0
+            if count == 0:  # not between these file systems, or past the end, of which reading tells
+                self.write(at, source.read(offset, size))
+                count = size
+            on_bytes(count)
+            offset, at = offset + count, at + count
+
+    def reopen(self) -> LocalFile:
+        """What was written so far, to be read as any file."""
+        return LocalFile(self._partial.path)
 
     def read(self, offset: int, length: int) -> bytes:
         """Bytes as they stand in the file now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -23,10 +24,12 @@ _OLD_PARTS: tuple[tuple[str, str], ...] = (
     (r"selector[._](?:next|successor_codebook)(?:\.weight)?", "selector_successor.weight"),
     (r"selector[._]hidden(?:_proj(?:ection)?)?(?:\.weight)?", "selector_hidden.weight"),
     (r"(blk\.\d+\.)attn_sinks", r"\1attn_sinks.weight"),
-    (r"(?:dflash_)?fc", "fc.weight"),
-    (r"dflash_fc\.weight", "fc.weight"),
-    (r"(?:dflash_)?hidden_norm(?:\.weight)?|enc\.output_norm|output_norm_enc(?:\.weight)?", "enc.output_norm.weight"),
+    (r"fc", "fc.weight"),
+    (r"hidden_norm(?:\.weight)?|enc\.output_norm|output_norm_enc(?:\.weight)?", "enc.output_norm.weight"),
 )
+#: forks put these in front of the tensors that a plain Qwen3 model has not
+_PREFIX = re.compile(r"dflash[._]")
+_POST, _FFN_NORM = "post_attention_norm.weight", "ffn_norm.weight"
 _COMPILED = tuple((re.compile(old), new) for old, new in _OLD_PARTS)
 
 
@@ -35,10 +38,34 @@ def canonical_name(name: str, spec: DraftSpec) -> str | None:
     known, sources = _tables(spec)
     if name in known:
         return name
+    bare = _PREFIX.sub("", name, count=1) if _PREFIX.match(name) else name
+    new = respelled(name)
+    if new in known:
+        return new
+    return bare if bare in known else sources.get(canonical_source_name(bare))
+
+
+def respelled(name: str) -> str | None:
+    """What an old spelling stands for, whatever draft it is in; None for a name that is none."""
+    bare = _PREFIX.sub("", name, count=1) if _PREFIX.match(name) else name
     for pattern, replacement in _COMPILED:
-        if (match := pattern.fullmatch(name)) and (new := match.expand(replacement)) in known:
-            return new
-    return sources.get(canonical_source_name(name))
+        if match := pattern.fullmatch(bare):
+            new = match.expand(replacement)
+            return new if new != name else None
+    return None if bare == name else bare
+
+
+def canonical_names(names: Iterable[str], spec: DraftSpec) -> dict[str, str | None]:
+    """`canonical_name` of all tensors of a file.
+
+    Forks call the norm in front of the MLP as Gemma calls a norm that may stand beside it: only all of them tell.
+    """
+    found = {name: canonical_name(name, spec) for name in names}
+    for name in [name for name, known in found.items() if known is None and name.endswith(_POST)]:
+        norm = name.removesuffix(_POST) + _FFN_NORM
+        if norm in _tables(spec)[0] and norm not in found.values():
+            found[name] = norm
+    return found
 
 
 @lru_cache(maxsize=4)

@@ -14,6 +14,7 @@ from dflash_gguf.checks.subject import Subject
 from dflash_gguf.errors import DflashError, FormatError
 from dflash_gguf.formats.gguf.scan import scan_header
 from dflash_gguf.formats.shown import safe
+from dflash_gguf.model.dialects import ARCHITECTURE_KEY, is_foreign
 
 if TYPE_CHECKING:
     from dflash_gguf.checks.source import SourceDraft
@@ -117,7 +118,7 @@ class Runner:
             )
             if self.target is None and place.is_of_repo and subject.is_draft and self._pairs:
                 self._find_target(subject)
-            return self._look(subject)
+            return self.report_on(subject)
 
     @property
     def _pairs(self) -> bool:
@@ -147,7 +148,8 @@ class Runner:
             return f"the target cannot be read: {error}"
         return f"{name} is a draft, not a target" if "dflash" in target.architecture.lower() else target
 
-    def _look(self, subject: Subject) -> FileReport:
+    def report_on(self, subject: Subject) -> FileReport:
+        """The report on a header that has been read."""
         findings: list[Finding] = []
         passed: list[str] = []
         skipped: dict[str, list[str]] = {}
@@ -175,7 +177,9 @@ class Runner:
         if needs is Needs.HEADER:
             return ""
         if not subject.is_draft:
-            return "not a file of architecture dflash"
+            if is_foreign(subject.string(ARCHITECTURE_KEY)):
+                return "a foreign dialect: migrate it first"
+            return f"a {subject.sidecar.name}" if subject.sidecar else "not a file of architecture dflash"
         if needs in (Needs.TENSORS, Needs.DATA):
             if subject.is_part:
                 return "one part of a split file"

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 from dflash_gguf.bytesio.hub.remote_file import RemoteFile
 from dflash_gguf.checks.geometry import conv_tensors, draft_version, geometry, selector_tensors, uniform_dim
-from dflash_gguf.checks.names import canonical_name
+from dflash_gguf.checks.names import canonical_names
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model.config import MAX_BLOCKS
+from dflash_gguf.model.dialects import Move, migration
 from dflash_gguf.model.metadata import ARCHITECTURE, PREFIX
 from dflash_gguf.model.provenance import parse_card
+from dflash_gguf.model.sidecars import Sidecar, is_dspark, recognise
 
 if TYPE_CHECKING:
     from dflash_gguf.bytesio.source import ByteSource
@@ -110,7 +112,22 @@ class Subject:
     @cached_property
     def is_dspark(self) -> bool:
         """Whether it is a DSpark draft: the same architecture with a Markov head or DeepSeek-V4 blocks."""
-        return "markov_w1.weight" in self.tensors or bool(self.natural(PREFIX + "hyper_connection.count"))
+        return is_dspark(self.metadata, self.tensors)
+
+    @cached_property
+    def sidecar(self) -> Sidecar | None:
+        """What kind of draft it is, of those that llama.cpp runs."""
+        return recognise(self.metadata, self.tensors)
+
+    @cached_property
+    def migration(self) -> list[Move]:
+        """What has to change in keys of a foreign dialect."""
+        return migration(self.metadata)
+
+    @cached_property
+    def misplaced(self) -> frozenset[str]:
+        """Keys that are there, but where nobody reads them: KV101 tells of them, and no other rule misses them."""
+        return frozenset(move.new for move in self.migration if move.new)
 
     @cached_property
     def unsized(self) -> frozenset[str]:
@@ -201,4 +218,4 @@ class Subject:
         """The table's name of every tensor, None for one that is none of a draft's; empty without a spec."""
         if self.spec is None:
             return {}
-        return {name: canonical_name(name, self.spec) for name in (*self.tensors, *self.unsized)}
+        return canonical_names((*self.tensors, *self.unsized), self.spec)

@@ -99,6 +99,19 @@ KEYS: tuple[Key, ...] = (
 )
 BY_NAME: dict[str, Key] = {key.full: key for key in KEYS}
 
+#: whole numbers that each integer type holds
+_RANGES: dict[ValueType, range] = {
+    ValueType.UINT8: range(1 << 8),
+    ValueType.INT8: range(-(1 << 7), 1 << 7),
+    ValueType.UINT16: range(1 << 16),
+    ValueType.INT16: range(-(1 << 15), 1 << 15),
+    ValueType.UINT32: range(1 << 32),
+    ValueType.INT32: range(-(1 << 31), 1 << 31),
+    ValueType.UINT64: range(1 << 64),
+    ValueType.INT64: range(-(1 << 63), 1 << 63),
+}
+_MAX_COERCED = 1 << 16
+
 #: general.file_type of a file whose matrices have this type (llama.cpp's ftype numbers)
 FILE_TYPES: dict[str, int] = {
     "F32": 0,
@@ -112,6 +125,35 @@ FILE_TYPES: dict[str, int] = {
     "Q6_K": 18,
     "BF16": 32,
 }
+
+
+def coerce(key: Key, value: MetaValue) -> MetaValue | None:
+    """`value` in the type that llama.cpp reads this key with; None where it would mean something else there."""
+    if key.fits(value):
+        return value
+    if key.item is None:
+        item = None if isinstance(value.value, Array) else convert_scalar(value.value, key.type)
+        return None if item is None else MetaValue(key.type, item)
+    if not isinstance(value.value, Array) or value.value.count > _MAX_COERCED:
+        return None
+    items = [convert_scalar(item, key.item) for item in value.value.items()]
+    kept = [item for item in items if item is not None]
+    return MetaValue(key.type, Array.of(key.item, kept)) if len(kept) == len(items) else None
+
+
+def convert_scalar(value: Scalar, kind: ValueType) -> Scalar | None:
+    """The same number or truth as `kind`, or None where it cannot hold it; floats are rounded to F32."""
+    if kind is ValueType.STRING:
+        return value if isinstance(value, str) else None
+    if isinstance(value, str):
+        return None
+    if kind is ValueType.BOOL:
+        return bool(value) if value in (0, 1) else None
+    if kind in _RANGES:
+        whole = isinstance(value, int) or value.is_integer()
+        return int(value) if whole and int(value) in _RANGES[kind] else None
+    largest = 3.4028234663852886e38 if kind is ValueType.FLOAT32 else float("inf")
+    return float(value) if not isinstance(value, bool) and abs(value) <= largest else None
 
 
 def encode_spec(spec: DraftSpec) -> list[tuple[str, MetaValue]]:

@@ -604,10 +604,10 @@ def f16_file(shop: Workshop) -> Case:
 
 
 @breaks("KV109", "markov_w1.weight", "warning")
-def dspark_draft(shop: Workshop) -> Parts:
+def dspark_draft(shop: Workshop) -> Case:
     parts = shop.parts()
     parts.tensors["markov_w1.weight"] = (GGMLType.F32, (8, 4), bytes(128))
-    return parts
+    return Case(shop.write(parts, "dspark-Tiny-BF16.gguf"))
 
 
 @breaks("KV110", "general.name", "warning")

@@ -7,12 +7,14 @@ from itertools import pairwise
 
 from dflash_gguf.checks.finding import Severity
 from dflash_gguf.checks.geometry import uniform_dim
+from dflash_gguf.checks.names import respelled
 from dflash_gguf.checks.registry import Needs, Problem, rule
 from dflash_gguf.checks.subject import Subject
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
 from dflash_gguf.model.config import MAX_BLOCKS, V2_SIZES
-from dflash_gguf.model.metadata import ARCHITECTURE, BY_NAME, KEYS, MASK_KEY, PREFIX
+from dflash_gguf.model.dialects import ARCHITECTURE_KEY, is_foreign
+from dflash_gguf.model.metadata import ARCHITECTURE, BY_NAME, KEYS, PREFIX
 
 #: keys that have a rule of their own
 _TARGET_LAYERS = PREFIX + "target_layers"
@@ -20,8 +22,6 @@ _WINDOW = PREFIX + "attention.sliding_window"
 _PATTERN = PREFIX + "attention.sliding_window_pattern"
 _SECTIONS = PREFIX + "rope.dimension_sections"
 _OWN_RULE = {_TARGET_LAYERS, _WINDOW, _PATTERN, _SECTIONS, *(PREFIX + size for size in V2_SIZES)}
-_DIALECTS = ("dflash-draft", "deepseek4-dflash-draft", "dspark")
-_FOREIGN_MASK = PREFIX + "mask_token_id"
 #: keys outside `dflash.` whose type llama.cpp insists on
 _GENERAL = {"general.file_type": ValueType.UINT32, "general.quantization_version": ValueType.UINT32}
 
@@ -31,31 +31,48 @@ _GENERAL = {"general.file_type": ValueType.UINT32, "general.quantization_version
     Severity.ERROR,
     "the architecture is not `dflash`, or its keys are a foreign dialect's",
     why="llama.cpp picks the draft's code by general.architecture and looks keys up under exactly that prefix. Forks "
-    "wrote `dflash-draft`, `dspark`, doubled prefixes, or the mask token under `dflash.`.",
+    "wrote `dflash-draft` and kindred names, nested keys, unshifted layer ids, or the mask token under `dflash.`. "
+    "A draft of another kind (EAGLE-3, MTP, DSpark) that llama.cpp runs is no fault: a note says so.",
     at_run_time="unknown model architecture, or keys that are silently not found: nothing is drafted.",
-    fix="Convert the checkpoint anew.",
+    fix="`dflash-gguf patch IN OUT --fix KV101` migrates the known dialects; otherwise convert the checkpoint anew.",
     needs=Needs.HEADER,
 )
 def architecture(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
-    where, name = "general.architecture", subject.string("general.architecture")
+    where, name = ARCHITECTURE_KEY, subject.string(ARCHITECTURE_KEY)
     if name is None:
         yield Problem(f"is missing or no string, expected {ARCHITECTURE!r}", where)
-    elif name in _DIALECTS:
+    elif is_foreign(name):
         count = sum(key.startswith(name + ".") for key in subject.metadata)
-        change = f"{count} keys under '{name}.' would have to stand under '{PREFIX}'"
-        yield Problem(f"{name!r} is a foreign dialect, expected {ARCHITECTURE!r}; {change}", where)
-    elif name != ARCHITECTURE:
-        yield Problem(f"{name!r}: not a DFlash draft (expected {ARCHITECTURE!r})", where, "name the draft's file")
-    else:
+        change = f"; {count} keys under '{name}.' would have to stand under '{PREFIX}'" if count else ""
+        yield Problem(f"{name!r} is a foreign dialect, expected {ARCHITECTURE!r}{change}", where)
         yield from _foreign_keys(subject)
+        yield from _foreign_tensors(subject)
+    elif name == ARCHITECTURE:
+        yield from _foreign_keys(subject)
+    elif subject.sidecar is not None:
+        told = f"{name!r}: a {subject.sidecar.name}, recognised and not supported"
+        hint = f"nothing has to be mended: llama.cpp runs it with {subject.sidecar.flag}"
+        yield Problem(told, where, hint, Severity.NOTE)
+    else:
+        yield Problem(f"{name!r}: not a DFlash draft (expected {ARCHITECTURE!r})", where, "name the draft's file")
 
 
 def _foreign_keys(subject: Subject) -> Iterator[Problem]:
-    if doubled := [key for key in subject.metadata if key.startswith(PREFIX * 2)]:
+    """Each key that is more than under another prefix; plainly doubled prefixes have one cause and are told once."""
+    if doubled := [move.old for move in subject.migration if move.old.startswith(PREFIX * 2)]:
         yield Problem(f"{len(doubled)} keys have the prefix twice: '{PREFIX}' must stand once", doubled[0])
-    if _FOREIGN_MASK in subject.metadata and MASK_KEY not in subject.metadata:
-        yield Problem(f"the mask token is read from {MASK_KEY}, not from here", _FOREIGN_MASK)
+    for move in subject.migration:
+        nested = move.new == PREFIX + move.old.removeprefix(PREFIX * 2)
+        if move.clash or (move.told and not nested):
+            yield Problem(f"{move.told}; {move.clash}" if move.clash else move.told, move.old)
+
+
+def _foreign_tensors(subject: Subject) -> Iterator[Problem]:
+    spelled = {name: new for name in subject.tensors if (new := respelled(name))}
+    if spelled:
+        name, new = next(iter(spelled.items()))
+        yield Problem(f"{len(spelled)} tensors under names that are not read: {new} is, for this one", name)
 
 
 @rule(
@@ -65,13 +82,13 @@ def _foreign_keys(subject: Subject) -> Iterator[Problem]:
     why="llama.cpp reads each key with one type. Some absent keys stop it, others silently become a default that the "
     "draft was not trained with: block_size becomes 16.",
     at_run_time="key not found / wrong type at load; or a default that ruins acceptance.",
-    fix="Convert the checkpoint anew.",
+    fix="`dflash-gguf patch IN OUT --fix KV102 --source DRAFT` (a wrong type needs no source), or convert anew.",
 )
 def required_keys(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
     for key in KEYS:
         value = subject.metadata.get(key.full)
-        if key.full in _OWN_RULE or PREFIX + key.full in subject.metadata:
+        if key.full in _OWN_RULE or key.full in subject.misplaced:
             continue
         if value is None:
             if key.required:
@@ -101,7 +118,7 @@ def _type(value: MetaValue) -> str:
     "its selector.",
     at_run_time="DFlash2 model is missing conv/selector metadata; with a wrong block size the draft proposes at "
     "positions it was never trained for and acceptance collapses.",
-    fix="Take the sizes from the checkpoint's config.json (dflash_config): convert anew.",
+    fix="`dflash-gguf patch IN OUT --fix KV103 --source DRAFT` takes them from its config.json; or convert anew.",
 )
 def block_sizes(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -116,7 +133,7 @@ def block_sizes(subject: Subject) -> Iterator[Problem]:
     if subject.version == 2:
         for name in (PREFIX + size for size in V2_SIZES):
             found = subject.metadata.get(name)
-            if found is None and PREFIX + name not in subject.metadata:
+            if found is None and name not in subject.misplaced:
                 yield Problem("is missing: DFlash 2 needs it", name)
             elif found is not None and not (BY_NAME[name].fits(found) and found.value):
                 yield Problem(f"is {_shown(found)}, expected UINT32 > 0: DFlash 2 needs it", name)
@@ -133,13 +150,13 @@ def _shown(value: MetaValue) -> str:
     why="They name the target's blocks whose input the draft was trained on: HF's layer ids + 1, increasing.",
     at_run_time="'target_layers' missing stops the load. One off, and the draft sees hidden states it never saw: "
     "everything loads, acceptance falls to a few per cent.",
-    fix="target_layers = target_layer_ids + 1 as INT32: convert anew.",
+    fix="target_layers = target_layer_ids + 1 as INT32: `dflash-gguf patch IN OUT --fix KV104 --source DRAFT`.",
 )
 def target_layers(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
     value, where = subject.metadata.get(_TARGET_LAYERS), _TARGET_LAYERS
     if value is None:
-        if PREFIX + _TARGET_LAYERS not in subject.metadata:
+        if _TARGET_LAYERS not in subject.misplaced:
             yield Problem("is missing", where)
         return
     if not BY_NAME[where].fits(value):
@@ -165,7 +182,7 @@ def target_layers(subject: Subject) -> Iterator[Problem]:
     why="The window says how far a sliding layer sees, the pattern which layers slide; llama.cpp needs both.",
     at_run_time="A window without pattern stops the load; a pattern without window is ignored, and layers trained on "
     "a window see everything.",
-    fix="Write both as the checkpoint's layer_types and sliding_window say, or neither.",
+    fix="Both as the checkpoint's config says, or neither: `dflash-gguf patch IN OUT --fix KV105 --source DRAFT`.",
 )
 def sliding_window(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -194,7 +211,7 @@ def sliding_window(subject: Subject) -> Iterator[Problem]:
     why="A draft for an M-RoPE target ropes on the temporal position only: [rotary dims / 2, 0, 0, 0]. The target's "
     "own sections (as [11, 11, 10, 0]) split its dims among positions that the draft does not have.",
     at_run_time="The draft loads and ropes part of its dims by the wrong position: acceptance falls to nothing.",
-    fix="Convert anew with the target's folder as --target: it writes the right sections.",
+    fix="`dflash-gguf patch IN OUT --fix KV106` writes the right sections.",
 )
 def rope_sections(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -220,7 +237,7 @@ def rope_sections(subject: Subject) -> Iterator[Problem]:
     why="heads · key_length is the width of attn_q, kv heads · key_length that of attn_k; the heads share kv heads "
     "evenly; keys and values have one length.",
     at_run_time="llama.cpp refuses the file: tensor has wrong shape.",
-    fix="Take num_attention_heads, num_key_value_heads and head_dim from the checkpoint's config.json.",
+    fix="`dflash-gguf patch IN OUT --fix KV107 --source DRAFT` takes them from the checkpoint's config.json.",
 )
 def heads(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -244,7 +261,7 @@ def heads(subject: Subject) -> Iterator[Problem]:
     why="Groups must divide the hidden size, the selector's lattice (top_k·(top_k+1) numbers) must fit one hidden "
     "state, and at most 512 blocks are loaded.",
     at_run_time="llama.cpp refuses the file with the same words.",
-    fix="Compare conv_group_size, selector_top_k and block_count with the checkpoint's config.json.",
+    fix="Compare them with the checkpoint's config.json: `dflash-gguf patch IN OUT --fix KV108 --source DRAFT`.",
 )
 def loader_limits(subject: Subject) -> Iterator[Problem]:
     """See the registry."""

@@ -10,8 +10,9 @@ from dflash_gguf.checks.finding import Severity
 from dflash_gguf.checks.registry import Problem, rule
 from dflash_gguf.checks.subject import Subject
 from dflash_gguf.model.metadata import FILE_TYPES, file_type_name
+from dflash_gguf.model.sidecars import DFLASH
 
-_NAME = re.compile(r"dflash-(?P<target>.+)-(?P<type>[A-Za-z0-9_]+)\.gguf")
+_NAME = re.compile(r"(?P<target>.+)-(?P<type>[A-Za-z0-9_]+)\.gguf")
 _TYPE = re.compile(r"(I?Q[1-8](_[A-Z0-9]+)*|T?BF16|F16|F32|TQ[12]_0|MXFP4|NVFP4)", re.IGNORECASE)
 
 
@@ -20,15 +21,16 @@ _TYPE = re.compile(r"(I?Q[1-8](_[A-Z0-9]+)*|T?BF16|F16|F32|TQ[12]_0|MXFP4|NVFP4)
     Severity.WARNING,
     "the file's name is not dflash-<target>-<TYPE>.gguf",
     why="llama.cpp finds a draft beside its target, and picks it in a repository, by the lower-case prefix `dflash-` "
-    "and the type in the name.",
+    "(`dspark-` for a DSpark draft) and the type in the name.",
     at_run_time="The draft is not found: the target runs alone, at its own speed, without a word.",
     fix="Rename the file.",
 )
 def file_name(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
     name = subject.file_name
-    match = _NAME.fullmatch(name)
-    if match is None or not _TYPE.fullmatch(match["type"]):
+    prefix = (subject.sidecar or DFLASH).prefix
+    match = _NAME.fullmatch(name.removeprefix(prefix))
+    if match is None or not name.startswith(prefix) or not _TYPE.fullmatch(match["type"]):
         yield Problem(f"{name!a} does not tell llama.cpp, or a person, what it is", "file name")
         return
     value = subject.metadata.get("general.file_type")

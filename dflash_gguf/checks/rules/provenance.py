@@ -11,6 +11,7 @@ from dflash_gguf.checks.subject import Subject
 from dflash_gguf.formats.gguf.types import GGMLType
 from dflash_gguf.model.metadata import file_type_name
 from dflash_gguf.model.provenance import MEANINGLESS
+from dflash_gguf.model.sidecars import DSPARK, MARKOV
 
 
 @rule(
@@ -20,14 +21,15 @@ from dflash_gguf.model.provenance import MEANINGLESS
     why="general.file_type is what tools show and choose by. Activations of these drafts overflow F16. DSpark drafts "
     "share the architecture but have a Markov head.",
     at_run_time="A wrong label misleads whoever picks a file by size. F16 can give infinities and no accepted token.",
-    fix="Convert anew with --type bf16 or a quantized type.",
+    fix="A wrong label: `dflash-gguf patch IN OUT --fix KV109`. F16 weights: convert anew as bf16 or a quantized type.",
     needs=Needs.DRAFT,
 )
 def kind(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
     where, value = "general.file_type", subject.metadata.get("general.file_type")
     if subject.is_dspark:
-        yield Problem("a DSpark draft: recognised, not supported, its tensors are not checked", "markov_w1.weight")
+        told = "a DSpark draft: recognised, not supported, its tensors are not checked"
+        yield Problem(told, MARKOV, f"llama.cpp runs it with {DSPARK.flag}")
         return
     number = value.value if value is not None and isinstance(value.value, int) else -1
     name, found = file_type_name(number), main_type(subject.tensors)
@@ -47,7 +49,7 @@ def kind(subject: Subject) -> Iterator[Problem]:
     why="A draft fits one target only. A name like `model` or `snapshot`, no license where the source has one, and no "
     "base model or source leave nobody able to tell which.",
     at_run_time="Nothing, until somebody pairs it with the wrong target.",
-    fix="Convert with the checkpoint's folder under its own name and its README.md in it, or with --name.",
+    fix="`dflash-gguf patch IN OUT --fix KV110 --source DRAFT --target T`, or --set general.name=str:NAME.",
 )
 def identity(subject: Subject) -> Iterator[Problem]:
     """See the registry."""

@@ -45,10 +45,16 @@ class EncodedHeader:
     file_size: int
 
 
-def encode_header(metadata: Iterable[tuple[str, MetaValue]], tensors: Sequence[OutTensor]) -> EncodedHeader:
-    """Encode version 3, little-endian, alignment 32; tensors stand in the order given, each padded."""
+def encode_header(
+    metadata: Iterable[tuple[str, MetaValue]],
+    tensors: Sequence[OutTensor],
+    *,
+    version: int = VERSION,
+    alignment: int = ALIGNMENT,
+) -> EncodedHeader:
+    """Encode little-endian; tensors stand in the order given, each padded to `alignment`."""
     pairs = list(metadata)
-    parts = [struct.pack("<4sIQQ", b"GGUF", VERSION, len(tensors), len(pairs))]
+    parts = [struct.pack("<4sIQQ", b"GGUF", version, len(tensors), len(pairs))]
     for key, value in pairs:
         parts += (_string(key.encode()), struct.pack("<I", value.type), _value(value))
     position, relative = 0, []
@@ -60,9 +66,9 @@ def encode_header(metadata: Iterable[tuple[str, MetaValue]], tensors: Sequence[O
             dims,
             struct.pack("<IQ", tensor.type, position),
         )
-        position += padded(tensor.size, ALIGNMENT)
+        position += padded(tensor.size, alignment)
     header = b"".join(parts)
-    header += b"\0" * (padded(len(header), ALIGNMENT) - len(header))
+    header += b"\0" * (padded(len(header), alignment) - len(header))
     return EncodedHeader(header, tuple(len(header) + offset for offset in relative), len(header) + position)
 
 
