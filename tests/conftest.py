@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from builders import GOLDENS, ROOT, v2_config, write_draft, write_target
+
+from dflash_gguf.cli.process import SIGNALS
 
 SHARED = Path(os.environ.get("DFLASH_SHARED", ROOT.parent / "shared"))
 
@@ -51,6 +55,23 @@ def draft(tmp_path: Path) -> Path:
 def target(tmp_path: Path) -> Path:
     """The folder of its target."""
     return write_target(tmp_path / "Tiny")
+
+
+@contextmanager
+def kept_signals() -> Iterator[None]:
+    """For running the command line in this process: in the end it ignores signals, and so would all that we start."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def heed_signals() -> None:
+    """Start a process with: we may have been started ourselves by something that ignores them, as nohup does."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from builders import ROOT
+from conftest import heed_signals
 
 from dflash_gguf.bytesio import folder
 from dflash_gguf.cli import main
@@ -33,7 +34,7 @@ from dflash_gguf.cli import main
 Step = tuple[str, list[str]]
 Arguments = tuple[str | Path, ...]
 _NAMING = {"rename", "link", "exchange"}
-_WITHOUT_PATH = {"flock", "fsync", "unlink", "rmdir"}  # or one relative to a descriptor
+_WITHOUT_PATH = {"copy_file_range", "flock", "fsync", "unlink", "rmdir"}  # or one relative to a descriptor
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,9 @@ def end_at(step: int, kind: signal.Signals, arguments: Arguments) -> None:
 def _run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, __file__, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=600, preexec_fn=heed_signals
+    )
 
 
 class Watch:
@@ -85,7 +88,7 @@ class Watch:
         self.lock = threading.RLock()
 
     def install(self, put: Callable[[Any, str, Any], None] = setattr) -> None:
-        for name in ("open", "mkdir", "rename", "link", "unlink", "rmdir", "fsync"):
+        for name in ("open", "mkdir", "copy_file_range", "rename", "link", "unlink", "rmdir", "fsync"):
             put(os, name, self.watched(name, getattr(os, name)))
         put(fcntl, "flock", self.watched("flock", fcntl.flock))
         put(folder, "_exchange", self.watched("exchange", folder._exchange))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import ROOT, safetensors_bytes
+from conftest import heed_signals
 
 from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.cli.output import MAX_LINE, complain
@@ -162,7 +163,7 @@ process.main()
 @pytest.mark.parametrize("kind", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_second_signal_does_not_disturb_the_clean_up(kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", INTERRUPTED_TWICE, str(tmp_path / "x"), kind]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, preexec_fn=heed_signals)
     assert (done.returncode, done.stdout) == (130, "cleaned up\n")
     assert done.stderr == "interrupted: no partial output is left\n"
     assert list(tmp_path.iterdir()) == []
@@ -185,7 +186,13 @@ main.app = work
 process.main()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT, timeout=300
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=300,
+        preexec_fn=heed_signals,
     )
     assert (done.returncode, done.stdout) == (130, "returned\n")
     assert done.stderr == "interrupted: no partial output is left\n"

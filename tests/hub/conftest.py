@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,10 +12,11 @@ from pathlib import Path
 import huggingface_hub.constants as hub_constants
 import pytest
 from builders import ROOT
+from conftest import kept_signals
 from huggingface_hub.utils import close_session
 
 from dflash_gguf.bytesio.hub import transport
-from dflash_gguf.cli.process import SIGNALS, main
+from dflash_gguf.cli.process import main
 from hub.small_hub import TOKEN, SmallHub, small_hub
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -75,15 +75,12 @@ def run_here(
     def call(*arguments: object) -> Result:
         monkeypatch.chdir(work)
         monkeypatch.setattr(sys, "argv", ["dflash-gguf", *map(str, arguments)])
-        handlers = {number: signal.getsignal(number) for number in SIGNALS}
         capsys.readouterr()
         try:
-            main()
+            with kept_signals():
+                main()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
         out, err = capsys.readouterr()
         return Result(code, out, err)
 
