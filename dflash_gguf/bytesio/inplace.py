@@ -13,7 +13,8 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from dflash_gguf.bytesio.atomic import AtomicFile, sync_folder
+from dflash_gguf.bytesio.atomic import AtomicFile
+from dflash_gguf.bytesio.partial import sync_folder
 from dflash_gguf.errors import OutputError
 
 _PREFIX = struct.Struct("<QQ32s")  # where, the file's size, sha256 of where, size and bytes
