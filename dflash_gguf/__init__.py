@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dflash_gguf.library import convert, inspect, quantize
     from dflash_gguf.measuring.api import bench
     from dflash_gguf.mxfp8 import verify_mxfp8, write_mxfp8
+    from dflash_gguf.patching import patch
 
 __all__ = [
     "DflashError",
@@ -28,6 +29,7 @@ __all__ = [
     "draft",
     "generate",
     "inspect",
+    "patch",
     "quantize",
     "verify_mxfp8",
     "write_mxfp8",
@@ -43,6 +45,7 @@ _HOME = {
     "draft": "executor.api",
     "generate": "executor.api",
     "inspect": "library",
+    "patch": "patching",
     "quantize": "library",
     "verify_mxfp8": "mxfp8",
     "write_mxfp8": "mxfp8",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from builders import GOLDENS, ROOT, v2_config, write_draft, write_target
+
+from dflash_gguf.cli.process import SIGNALS
 
 SHARED = Path(os.environ.get("DFLASH_SHARED", ROOT.parent / "shared"))
 
@@ -53,6 +57,23 @@ def target(tmp_path: Path) -> Path:
     return write_target(tmp_path / "Tiny")
 
 
+@contextmanager
+def kept_signals() -> Iterator[None]:
+    """For running the command line in this process: in the end it ignores signals, and so would all that we start."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def heed_signals() -> None:
+    """Start a process with: we may have been started ourselves by something that ignores them, as nohup does."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -63,10 +84,11 @@ def run(tmp_path: Path) -> Run:
     work.mkdir()
 
     def call(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "dflash_gguf", *map(str, arguments)]
+        # -B: a limit of file sizes would cut compiled modules short, which some interpreters notice in the next run
+        command = [sys.executable, "-B", "-m", "dflash_gguf", *map(str, arguments)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.run(  # type: ignore[call-overload,no-any-return]
-            command, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=120, **options
+            command, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=600, **options
         )
 
     return call

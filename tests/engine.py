@@ -82,7 +82,7 @@ def ask_engine(
 ) -> list[dict[str, Any]]:
     """Greedy text and timings for each prompt."""
     command = [sys.executable, SCRIPT, target, draft or "-", str(n_predict), *map(json.dumps, prompts)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     answers = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
     assert answers, f"engine exited with {done.returncode}:\n{done.stderr[-3000:]}"
     result: list[dict[str, Any]] = json.loads(answers[-1].removeprefix("ANSWER "))

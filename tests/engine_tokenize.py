@@ -33,7 +33,7 @@ def main() -> None:
 def ask(url: str, text: str) -> list[int]:
     body = json.dumps({"content": text, "add_special": False, "parse_special": True}).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})  # noqa: S310
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=600) as answer:  # noqa: S310
         found: dict[str, Any] = json.loads(answer.read())
     ids: list[int] = found["tokens"]
     return ids

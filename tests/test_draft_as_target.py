@@ -27,6 +27,7 @@ COMMANDS = [
     ["compare", "DRAFT", "DRAFT", "--target", "WRONG"],
     ["compare", "FILE", "FILE", "--target", "WRONG", "--prompts", "PROMPTS"],
     ["launch", "FILE", "--target", "WRONG"],
+    ["patch", "FILE", "out.gguf", "--fix", "PR403", "--target", "WRONG"],
 ]
 
 

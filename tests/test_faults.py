@@ -5,19 +5,18 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import random
 import resource
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import ROOT, random_tensors, v1_config, v2_config, write_draft, write_target
+from builders import ROOT, random_tensors, v2_config, write_draft, write_target
 from conftest import Run
+from killed import Arguments, end_at, steps_of
 
 from dflash_gguf.bytesio.atomic import AtomicFile, check_room
 from dflash_gguf.bytesio.source import LocalFile
@@ -28,67 +27,44 @@ from dflash_gguf.formats.gguf.scan import scan_header
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A checkpoint large enough to be interrupted (60 MB)."""
     folder = tmp_path_factory.mktemp("pair")
-    config = v1_config(hidden_size=1024, intermediate_size=3072)
-    return write_draft(folder / "draft", config), write_target(
-        folder / "target", {"architectures": ["Qwen3ForCausalLM"]}
-    )
+    return write_draft(folder / "draft", v2_config()), write_target(folder / "target")
 
 
-def start(pair: tuple[Path, Path], out: Path, *more: str) -> subprocess.Popen[str]:
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "dflash_gguf",
-        "convert",
-        pair[0],
-        "--target",
-        pair[1],
-        "--out",
-        out,
-        "--force",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([*command, *more], env=environment, stderr=subprocess.PIPE, text=True)
+@pytest.mark.parametrize(
+    ("kind", "force", "every"),
+    [
+        (signal.SIGTERM, True, False),
+        (signal.SIGINT, False, False),
+        (signal.SIGKILL, True, False),
+        (signal.SIGKILL, False, False),
+        pytest.param(signal.SIGTERM, False, True, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, True, True, marks=pytest.mark.slow),
+    ],
+)
+def test_killed(kind: signal.Signals, force: bool, every: bool, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    def command(place: Path) -> Arguments:
+        """What writes a file, over an old one if `force`."""
+        place.mkdir()
+        if force:
+            (place / "x.gguf").write_text("old")
+        more = ("--force",) if force else ()
+        return ("convert", pair[0], "--target", pair[1], "--out", place / "x.gguf", *more)
 
-
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_killed_at_random_moments(kind: signal.Signals, pair: tuple[Path, Path], tmp_path: Path) -> None:
-    out = tmp_path / "x.gguf"
-    out.write_text("old")
-    rng = random.Random(7)
-    interrupted = 0
-    for _ in range(6):
-        process = start(pair, out)
-        deadline = time.monotonic() + rng.uniform(0.02, 1.0)
-        while time.monotonic() < deadline and process.poll() is None:
-            time.sleep(0.005)
-        process.send_signal(kind)
-        _, stderr = process.communicate(timeout=60)
-        if out.read_bytes() != b"old":  # it was done, or all but done
-            assert scan_sound(out)
-            out.write_text("old")
-            continue
-        assert process.returncode
-        interrupted += 1
-        if kind is signal.SIGKILL:
-            continue
-        assert process.returncode in (130, -kind), stderr  # before the handler is installed the signal itself ends it
-        if process.returncode == 130:
-            assert "interrupted" in stderr
-        assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]
-    assert interrupted
-    process = start(pair, out)  # the next run removes what SIGKILL left
-    process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]
-    assert scan_sound(out)
-
-
-def scan_sound(path: Path) -> bool:
-    with LocalFile(path) as source:
-        return not scan_header(source).defects
+    steps = steps_of(command(tmp_path / "whole"), tmp_path / "whole/x.gguf", tmp_path)
+    whole = (tmp_path / "whole/x.gguf").read_bytes()
+    with LocalFile(tmp_path / "whole/x.gguf") as source:
+        assert not scan_header(source).defects
+    for step in range(len(steps.steps)) if every else steps.some(seed=7):
+        place = tmp_path / str(step)
+        end_at(step, kind, command(place))
+        held = {path.name: path.read_bytes() for path in place.iterdir()}
+        old = {"x.gguf": b"old"} if force else {}
+        assert held.get("x.gguf") == (old.get("x.gguf") if step <= steps.named else whole), step
+        if kind is not signal.SIGKILL:
+            assert held.keys() == (old.keys() if step <= steps.named else {"x.gguf"}), step
+        convert(*pair, Options(out=str(place / "x.gguf"), force=True))  # removes what SIGKILL left
+        assert [(path.name, path.read_bytes()) for path in place.iterdir()] == [("x.gguf", whole)], step
 
 
 def test_disk_full(draft: Path, target: Path, run: Run, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def start(package: Path, *kinds: str, **variables: object) -> subprocess.Popen[s
 
 def finish(process: subprocess.Popen[str]) -> tuple[bool, list[str]]:
     """Whether it compiled, and the digests."""
-    out, errors = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     assert not errors
     lines = out.splitlines()
@@ -127,7 +127,7 @@ def test_a_damaged_cache_is_replaced(name: str, package: Path, tmp_path: Path) -
 
 def test_kernels_that_would_not_be_compiled_are_refused(package: Path) -> None:
     process = start(package, KIND, NUMBA_DISABLE_JIT=1)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 1
     assert "UsageError: NUMBA_DISABLE_JIT is set" in errors
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from builders import ROOT, v1_config, v2_config, write_draft
+from builders import ROOT, v2_config, write_draft
 from conftest import Run
+from killed import Arguments, end_at, steps_of
 from test_faults import obey_permissions
 
 from dflash_gguf.bytesio import folder as folder_module
@@ -22,60 +22,50 @@ from dflash_gguf.errors import InputError, OutputError, UsageError
 from dflash_gguf.mxfp8 import Listener, verify_mxfp8, write_mxfp8
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint large enough to be interrupted (60 MB)."""
-    return write_draft(tmp_path_factory.mktemp("large") / "draft", v1_config(hidden_size=1024, intermediate_size=3072))
-
-
-def start(draft: Path, out: Path, *more: str) -> subprocess.Popen[str]:
-    command: list[str | Path] = [sys.executable, "-m", "dflash_gguf", "mxfp8", draft, out, *more]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
 @pytest.mark.parametrize(
-    ("kind", "force"),
+    ("kind", "force", "every"),
     [
-        (signal.SIGTERM, False),
-        (signal.SIGKILL, True),
-        pytest.param(signal.SIGINT, True, marks=pytest.mark.slow),
-        pytest.param(signal.SIGKILL, False, marks=pytest.mark.slow),
+        (signal.SIGTERM, False, False),
+        (signal.SIGKILL, True, False),
+        pytest.param(signal.SIGINT, True, True, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, False, False, marks=pytest.mark.slow),
     ],
 )
-def test_killed_at_random_moments(kind: signal.Signals, force: bool, large: Path, draft: Path, tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
-    out = place / "out"
-    rng = random.Random(9)
+def test_killed(kind: signal.Signals, force: bool, every: bool, draft: Path, tmp_path: Path) -> None:
+    (draft / "README.md").write_text("a file that is copied")
     if force:
-        write_mxfp8(draft, out)
-    old = sorted(path.stat().st_size for path in out.iterdir()) if force else []
-    interrupted = 0
-    for attempt in range(20):
-        if attempt >= 3 and interrupted:
-            break
-        process = start(large, out, *(["--force"] if force else []))
-        deadline = time.monotonic() + rng.uniform(0.3, 1.2)
-        while time.monotonic() < deadline and process.poll() is None:
-            time.sleep(0.005)
-        process.send_signal(kind)
-        process.communicate(timeout=60)
-        if out.exists() and sorted(path.stat().st_size for path in out.iterdir()) != old:
-            assert verify_mxfp8(out, large).passed  # it was done, or all but done
-            continue
-        interrupted += 1
-        assert out.exists() == force
-        if process.returncode == 130:  # else the signal came before the handler, or could not be handled
-            assert [path.name for path in place.iterdir()] == (["out"] if force else [])
+        write_mxfp8(draft, tmp_path / "old", exclude=("fc",))
+
+    def command(place: Path) -> Arguments:
+        """What writes a checkpoint, over an old one if `force`."""
+        place.mkdir()
+        if force:
+            shutil.copytree(tmp_path / "old", place / "out")
+        return ("mxfp8", draft, place / "out", *(("--force",) if force else ()))
+
+    steps = steps_of(command(tmp_path / "place"), tmp_path / "place/out", tmp_path)
+    whole = contents(tmp_path / "place/out")
+    assert verify_mxfp8(tmp_path / "place/out", draft).passed
+    for step in range(len(steps.steps)) if every else steps.some(seed=9):
+        place = tmp_path / str(step)
+        end_at(step, kind, command(place))
+        held, old = contents(place / "out"), contents(tmp_path / "old")
+        if step > steps.named:
+            assert held == whole, step
+        else:  # a file system that cannot exchange two names has neither for a moment
+            assert held == old or (held is None and step > steps.touched), step
         if kind is not signal.SIGKILL:
-            assert process.returncode in (130, -kind)
-    assert interrupted
-    process = start(large, out, "--force")  # the next run removes what SIGKILL left
-    _, stderr = process.communicate(timeout=120)
-    assert process.returncode == 0, stderr
-    assert [path.name for path in place.iterdir()] == ["out"]
-    assert verify_mxfp8(out, large).passed
+            assert [path.name for path in place.iterdir()] == (["out"] if force or step > steps.named else []), step
+        write_mxfp8(draft, place / "out", force=True)  # removes what SIGKILL left
+        assert [path.name for path in place.iterdir()] == ["out"], step
+        assert contents(place / "out") == whole, step
+
+
+def contents(folder: Path) -> dict[str, bytes] | None:
+    """Files of a folder; None without one."""
+    if not folder.exists():
+        return None
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("room", [0, 200, 40_000, 200_000])

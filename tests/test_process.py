@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from builders import ROOT, safetensors_bytes
+from conftest import heed_signals
 
 from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.cli.output import MAX_LINE, complain
 from dflash_gguf.conversion import Options, convert
+from dflash_gguf.conversion.threads import share
 from dflash_gguf.errors import UsageError
 
 Shell = Callable[..., subprocess.CompletedProcess[str]]
@@ -44,7 +50,7 @@ def shell(tmp_path: Path) -> Shell:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=600,
         )
 
     return call
@@ -60,8 +66,10 @@ def test_a_reader_that_has_gone_is_no_error(line: str, gguf: Path, shell: Shell)
 
 def test_a_stderr_that_nobody_reads_stops_no_work(gguf: Path, draft: Path, target: Path, shell: Shell) -> None:
     (draft / "config.json").write_text((draft / "config.json").read_text().replace('"is_causal": false,', ""))
-    assert "warning: is_causal is absent" in shell(f"dg convert {draft} --target {target} --out b.gguf").stderr
-    shell(f"dg convert {draft} --target {target} --out c.gguf 2>&1 >/dev/null | true")
+    assert (
+        "warning: is_causal is absent" in shell(f"dg convert {draft.name} --target {target.name} --out b.gguf").stderr
+    )
+    shell(f"dg convert {draft.name} --target {target.name} --out c.gguf 2>&1 >/dev/null | true")
     assert gguf.with_name("c.gguf").read_bytes() == gguf.with_name("b.gguf").read_bytes()
 
 
@@ -76,7 +84,7 @@ def test_an_answer_that_cannot_be_written_is_told(arguments: str, gguf: Path, sh
 def test_closed_streams(gguf: Path, draft: Path, target: Path, shell: Shell) -> None:
     assert shell("dg inspect a.gguf >&-").returncode == 0
     assert shell("dg inspect none.gguf >&- 2>&-").returncode == 2
-    done = shell(f"dg convert {draft} --target {target} --out b.gguf <&- >&- 2>&-")
+    done = shell(f"dg convert {draft.name} --target {target.name} --out b.gguf <&- >&- 2>&-")
     assert done.returncode == 0
     assert gguf.with_name("b.gguf").read_bytes() == gguf.read_bytes()  # nothing was printed into it
 
@@ -89,7 +97,7 @@ def test_signs_that_the_encoding_lacks_are_escaped(gguf: Path, shell: Shell) -> 
 
 def test_json_is_one_document_whatever_stderr_says(draft: Path, target: Path, shell: Shell) -> None:
     (draft / "config.json").write_text((draft / "config.json").read_text().replace('"is_causal": false,', ""))
-    done = shell(f"dg convert {draft} --target {target} --out b.gguf --json")
+    done = shell(f"dg convert {draft.name} --target {target.name} --out b.gguf --json")
     assert "warning" in done.stderr
     assert json.loads(done.stdout)["files"][0]["path"] == "b.gguf"
 
@@ -100,11 +108,11 @@ def test_json_is_one_document_whatever_stderr_says(draft: Path, target: Path, sh
         ("dg inspect none.gguf", 2),
         ("dg inspect {long}", 3),
         ("dg convert {draft} --target {target} --out {long}", 3),
-        ("cd $(mktemp -d) && rmdir $PWD && dg convert {draft} --target {target}", 3),
+        ('cd "$(mktemp -d)" && rmdir "$PWD" && dg convert {draft} --target {target}', 3),
     ],
 )
 def test_errors_of_the_system_are_one_line(line: str, code: int, draft: Path, target: Path, shell: Shell) -> None:
-    line = line.format(long="x" * 300, draft=draft, target=target)
+    line = line.format(long="x" * 300, draft=shlex.quote(str(draft)), target=shlex.quote(str(target)))
     done = shell(line)
     assert done.returncode == code
     assert done.stderr.startswith("error: ")
@@ -133,6 +141,7 @@ process.main()
 INTERRUPTED_TWICE = """
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 from dflash_gguf.bytesio.atomic import AtomicFile
 from dflash_gguf.cli import process
 import dflash_gguf.cli.main as main
@@ -154,7 +163,7 @@ process.main()
 @pytest.mark.parametrize("kind", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_second_signal_does_not_disturb_the_clean_up(kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", INTERRUPTED_TWICE, str(tmp_path / "x"), kind]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, preexec_fn=heed_signals)
     assert (done.returncode, done.stdout) == (130, "cleaned up\n")
     assert done.stderr == "interrupted: no partial output is left\n"
     assert list(tmp_path.iterdir()) == []
@@ -171,13 +180,19 @@ exec("def call_back(act): act(); print('returned')", compiler.__dict__)
 
 def work(**_):
     compiler.call_back(lambda: os.kill(os.getpid(), signal.SIGINT))
-    time.sleep(60)
+    time.sleep(600)
 
 main.app = work
 process.main()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT, timeout=30
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=300,
+        preexec_fn=heed_signals,
     )
     assert (done.returncode, done.stdout) == (130, "returned\n")
     assert done.stderr == "interrupted: no partial output is left\n"
@@ -195,6 +210,31 @@ def test_a_signal_that_was_to_be_ignored_is(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),  # as nohup does
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "cleaned up\n", "")
+
+
+@pytest.mark.parametrize("interrupted", [(ThreadPoolExecutor, "submit"), (Future, "result")])
+def test_an_interrupt_stops_the_threads(interrupted: tuple[type, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    done, waited_for = list[int](), threading.Event()
+    submit, shutdown = ThreadPoolExecutor.submit, ThreadPoolExecutor.shutdown
+
+    def interrupt(*_: object) -> None:
+        if interrupted == (ThreadPoolExecutor, "submit"):
+            submit(*_)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    def waiting(pool: ThreadPoolExecutor, **options: Any) -> None:
+        waited_for.set()  # before that no thread gets further than its first job
+        shutdown(pool, **options)
+
+    def work(job: int) -> None:
+        assert waited_for.wait(300)
+        done.append(job)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", waiting)
+    monkeypatch.setattr(*interrupted, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        share(range(1000), lambda: work)
+    assert len(done) <= len(os.sched_getaffinity(0))
 
 
 def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:

@@ -1,26 +1,28 @@
 """Writing a file so that its final name only ever holds a whole one.
 
-Data goes to a locked sibling `.<name>.<random>.partial`; `commit` syncs it, renames it over the final name and
-syncs the folder. Whatever goes wrong before that leaves the old file untouched. A partial file whose lock nobody
-holds belongs to a process that was killed: the next run removes it.
+Data goes to a locked hidden sibling (partial.py); `commit` syncs it, gives it the final name and syncs the folder.
+Whatever goes wrong before that leaves the old file untouched. Without `force` no file is ever replaced, not even one
+that another run gave its name in the same moment.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from dflash_gguf.bytesio.partial import Partial, sync_folder
+from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.errors import OutputError, UsageError
 
 _NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+_NO_COPYING = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
+_PIECE = 16 << 20
 _NO_RESERVING = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 
 
@@ -87,9 +89,7 @@ class AtomicFile:
         self.path = check_output(path, force=force)
         self.force = force
         self.size = size
-        # no process id: processes of two containers that share a folder may have the same
-        self._partial = self.path.with_name(f".{self.path.name}.{os.urandom(8).hex()}.partial")
-        self._fd = -1
+        self._partial = Partial(self.path)
 
     def __enter__(self) -> Self:
         self.create()
@@ -97,12 +97,11 @@ class AtomicFile:
 
     def create(self) -> None:
         """Make the partial file and reserve its room; whoever calls this registers `__exit__` before."""
-        _remove_stale(self.path)
         try:
-            self._fd = _create_locked(self._partial)
-            _reserve(self._fd, self.size)
+            self._partial.create()
+            _reserve(self._partial.fd, self.size)
         except BaseException as error:
-            self._discard()
+            self._partial.discard()
             if isinstance(error, OSError):
                 raise self._failed(error) from error
             raise
@@ -112,45 +111,69 @@ class AtomicFile:
         view = memoryview(data)
         try:
             while view:
-                count = os.pwrite(self._fd, view, offset)
+                count = os.pwrite(self._partial.fd, view, offset)
                 view, offset = view[count:], offset + count
         except OSError as error:
             raise self._failed(error) from error
 
+    def copy(
+        self, source: LocalFile, offset: int, length: int, at: int, on_bytes: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Copy `length` bytes of `source` at `offset` to `at`, inside the kernel where it can do that."""
+        end = offset + length
+        while offset < end:
+            size = min(_PIECE, end - offset)
+            try:
+                count = os.copy_file_range(source.fileno(), self._partial.fd, size, offset, at)
+            except OSError as error:
+                if error.errno not in _NO_COPYING:
+                    raise self._failed(error) from error
+                count = 0
+            if count == 0:  # not between these file systems, or past the end, of which reading tells
+                self.write(at, source.read(offset, size))
+                count = size
+            on_bytes(count)
+            offset, at = offset + count, at + count
+
+    def reopen(self) -> LocalFile:
+        """What was written so far, to be read as any file."""
+        return LocalFile(self._partial.path)
+
     def read(self, offset: int, length: int) -> bytes:
         """Bytes as they stand in the file now."""
-        return os.pread(self._fd, length, offset)
+        return os.pread(self._partial.fd, length, offset)
 
     def sync(self) -> None:
         """Have all that was written on the disk."""
         try:
-            os.fsync(self._fd)
+            os.fsync(self._partial.fd)
         except OSError as error:
             raise self._failed(error) from error
 
     def commit(self) -> None:
         """Make the file durable under its final name."""
         self.sync()
-        check_output(self.path, force=self.force)  # somebody may have written it meanwhile
         try:
-            os.rename(self._partial, self.path)
+            self._name()
         except OSError as error:
             raise self._failed(error) from error
-        self._close()
         sync_folder(self.path.parent)
 
+    def _name(self) -> None:
+        if not self.force:
+            try:
+                os.link(self._partial.path, self.path)  # `discard` removes the hidden name
+            except FileExistsError:
+                raise UsageError("exists already", where=str(self.path), hint="--force replaces it") from None
+            except OSError:  # a file system without a second name for a file, or one that will not rename either
+                pass
+            else:
+                return
+        check_output(self.path, force=self.force)  # somebody may have written it meanwhile
+        os.rename(self._partial.path, self.path)
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._discard()
-
-    def _discard(self) -> None:
-        with suppress(OSError):  # what remains is removed by the next run
-            self._partial.unlink(missing_ok=True)
-        if self._fd >= 0:
-            self._close()
-
-    def _close(self) -> None:
-        os.close(self._fd)
-        self._fd = -1
+        self._partial.discard()
 
     def _failed(self, error: OSError) -> OutputError:
         if error.errno in _NO_ROOM:
@@ -162,16 +185,6 @@ class AtomicFile:
         return OutputError(f"cannot be written: {error.strerror}", where=str(self.path), hint="nothing was replaced")
 
 
-def _create_locked(partial: Path) -> int:
-    while True:
-        fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with suppress(OSError):  # some network file systems have no locks: there nobody can take ours for a stale one
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        if os.fstat(fd).st_nlink:  # else another run took it for a stale one before it was locked
-            return fd
-        os.close(fd)
-
-
 def _reserve(fd: int, size: int) -> None:
     try:
         os.posix_fallocate(fd, 0, size)
@@ -179,34 +192,3 @@ def _reserve(fd: int, size: int) -> None:
         if error.errno not in _NO_RESERVING:
             raise
     os.ftruncate(fd, size)
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove partial files of `path` that no living process holds locked."""
-    for partial in path.parent.glob(f".{glob_escape(path.name)}.*.partial"):
-        try:
-            fd = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            continue  # gone already, or not ours to remove
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            partial.unlink(missing_ok=True)
-        except OSError:
-            pass  # another process is writing it
-        finally:
-            os.close(fd)
-
-
-def glob_escape(name: str) -> str:
-    """`name` as a glob pattern that matches it alone."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
-
-
-def sync_folder(folder: Path) -> None:
-    """As far as the folder may be read and its file system can: the file itself is in place."""
-    with suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

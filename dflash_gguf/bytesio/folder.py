@@ -1,21 +1,21 @@
 """Writing a folder so that its final name only ever holds a whole one.
 
-Files are written into a locked hidden sibling `.<name>.<pid>.partial`; `commit` syncs it and renames it. Whatever
-goes wrong before that leaves what stood under the final name untouched. What a killed process left behind is
-removed by the next run.
+Files are written into a locked hidden sibling (partial.py); `commit` syncs it and renames it. Whatever goes wrong
+before that leaves what stood under the final name untouched. Without `force` nothing is replaced but an empty folder,
+not even what another run gave its name in the same moment.
 """
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
+import errno
 import os
 import shutil
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dflash_gguf.bytesio.atomic import glob_escape, sync_folder
+from dflash_gguf.bytesio.partial import Partial, partial_of, sync_folder
 from dflash_gguf.errors import OutputError, UsageError
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
@@ -42,13 +42,12 @@ class AtomicFolder:
     def __init__(self, path: Path, *, force: bool) -> None:
         self.path = check_output_folder(path, force=force)
         self.force = force
-        self.partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
-        self._fd = -1
+        self._partial = Partial(self.path, folder=True)
+        self.partial = self._partial.path
 
     def __enter__(self) -> Self:
-        _remove_stale(self.path)
         try:
-            self._fd = _make_locked(self.partial)
+            self._partial.create()
         except OSError as error:
             raise self._failed(error) from error
         return self
@@ -59,53 +58,40 @@ class AtomicFolder:
             for folder, _, _ in os.walk(self.partial):
                 sync_folder(Path(folder))
             check_output_folder(self.path, force=self.force)  # somebody may have made it meanwhile
-            self._rename()
+            self._name()
             sync_folder(self.path.parent)
         except OSError as error:
             raise self._failed(error) from error
 
-    def _rename(self) -> None:
-        """Put the new folder under the final name; a replaced one gets the hidden name, and goes with it."""
-        if not self.path.is_dir() or not any(self.path.iterdir()):
-            os.rename(self.partial, self.path)
-        elif not _exchange(self.partial, self.path):
-            replaced = self.partial.with_name(f".{self.path.name}.{os.getpid()}.replaced.partial")
+    def _name(self) -> None:
+        try:
+            os.rename(self.partial, self.path)  # takes the place of nothing, or of an empty folder
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            if not self.force:
+                raise UsageError("exists already", where=str(self.path), hint="--force replaces it") from None
+            self._replace()
+
+    def _replace(self) -> None:
+        """Put the new folder under the final name; the replaced one gets a hidden name, and goes with it."""
+        if _exchange(self.partial, self.path):
+            return
+        replaced = partial_of(self.path)
+        try:
             os.rename(self.path, replaced)
             os.rename(self.partial, self.path)
-            shutil.rmtree(replaced, ignore_errors=True)
+        finally:
+            if self.path.exists():
+                shutil.rmtree(replaced, ignore_errors=True)
+            else:
+                os.rename(replaced, self.path)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        shutil.rmtree(self.partial, ignore_errors=True)
-        os.close(self._fd)
+        self._partial.discard()
 
     def _failed(self, error: OSError) -> OutputError:
         return OutputError(f"cannot be written: {error.strerror}", where=str(self.path), hint="nothing was replaced")
-
-
-def _make_locked(partial: Path) -> int:
-    while True:
-        partial.mkdir()
-        fd = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        if partial.is_dir() and os.fstat(fd).st_ino == partial.stat().st_ino:
-            return fd
-        os.close(fd)  # another run took it for a stale one before it was locked
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove partial folders of `path` that no living process holds locked."""
-    for partial in path.parent.glob(f".{glob_escape(path.name)}.*.partial"):
-        try:
-            fd = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            continue  # a file, gone already, or not ours to remove
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(partial, ignore_errors=True)
-        except OSError:
-            pass  # another process is writing it
-        finally:
-            os.close(fd)
 
 
 def _exchange(one: Path, other: Path) -> bool:

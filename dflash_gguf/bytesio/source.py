@@ -128,6 +128,10 @@ class LocalFile:
             hint="was it still being written?",
         )
 
+    def fileno(self) -> int:
+        """The descriptor, for what copies inside the kernel."""
+        return self._fd
+
     def close(self) -> None:
         """Give the descriptor back."""
         os.close(self._fd)

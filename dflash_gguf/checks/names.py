@@ -50,7 +50,8 @@ def respelled(name: str) -> str | None:
     bare = _PREFIX.sub("", name, count=1) if _PREFIX.match(name) else name
     for pattern, replacement in _COMPILED:
         if match := pattern.fullmatch(bare):
-            return match.expand(replacement)
+            new = match.expand(replacement)
+            return new if new != name else None
     return None if bare == name else bare
 
 

@@ -12,7 +12,9 @@ from dflash_gguf.cli.output import complain, emit_json, safe, say, say_lines, si
 from dflash_gguf.errors import UsageError, counted
 from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model import describe
+from dflash_gguf.model.dialects import is_foreign
 from dflash_gguf.model.metadata import ARCHITECTURE
+from dflash_gguf.model.sidecars import DFLASH, Sidecar, recognise
 
 if TYPE_CHECKING:
     from dflash_gguf.bytesio.source import ByteSource
@@ -87,9 +89,12 @@ def _show_page(header: Header, name: str) -> None:
     architecture = describe.text(metadata, "general.architecture", "no architecture")
     spec = describe.draft_spec(metadata)
     weights = sum(t.n_weights for t in header.tensors.values())
+    sidecar = recognise(metadata, header.tensors)
     title = f"DFlash {spec.version} draft" if spec else f"arch {_shown(architecture)}"
+    if sidecar and sidecar is not DFLASH:
+        title = f"{sidecar.name}, arch {_shown(architecture)}"
     say(f"{safe(Path(name).name)}: GGUF v{header.version}, {title}, {weights / 1e6:,.1f} M weights")
-    for label, value in _identity(metadata):
+    for label, value in [*_identity(metadata), *_runs_with(sidecar, architecture)]:
         say(f"  {label:<14}{value}")
     if spec:
         for label, value in _geometry(spec):
@@ -107,6 +112,14 @@ def _show_page(header: Header, name: str) -> None:
     say(f"  {'size':<14}{size_text(header.size)}, header {header.data_offset:,} B, {counted(len(metadata), 'key')}")
     if spec and "token_embd.weight" not in header.tensors:
         say(f"  {'standalone':<14}no: it needs its target's hidden states, token embedding and output head")
+
+
+def _runs_with(sidecar: Sidecar | None, architecture: str) -> list[tuple[str, str]]:
+    if is_foreign(architecture):
+        return [
+            ("dialect", f"{_shown(architecture)}: foreign, not read; `dflash-gguf patch IN OUT --fix all` migrates it")
+        ]
+    return [("runs with", f"llama-server -m TARGET {sidecar.flag}")] if sidecar else []
 
 
 def _identity(metadata: dict[str, MetaValue]) -> list[tuple[str, str]]:

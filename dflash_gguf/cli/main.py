@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "check": "Find every way a draft file is silently bad.",
     "explain": "Explain a rule of check.",
     "diff": "Compare two GGUF files.",
+    "patch": "Mend a file's header; tensor data stay as they are.",
     "draft": "Draft one block with the numpy executor.",
     "generate": "Generate with a draft and its target, both in numpy.",
     "compare": "Compare two drafts: what does a quantization cost?",

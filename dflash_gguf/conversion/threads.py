@@ -25,8 +25,8 @@ class _Crew(Generic[Job]):
     def run(self) -> None:
         threads = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
         with ThreadPoolExecutor(threads) as pool:
-            futures = [pool.submit(self._work) for _ in range(threads)]
             try:
+                futures = [pool.submit(self._work) for _ in range(threads)]
                 for future in futures:
                     future.result()
             except BaseException:

@@ -11,6 +11,7 @@ from dflash_gguf.formats.gguf.scan import Header
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, Metadata, MetaValue
 from dflash_gguf.model.metadata import ARCHITECTURE, MASK_KEY, spec_from_metadata
+from dflash_gguf.model.sidecars import Sidecar, recognise
 from dflash_gguf.model.spec import DraftSpec
 
 LONG_ARRAY = 64  # items; longer arrays are told by length and hash
@@ -84,8 +85,14 @@ def describe_file(header: Header) -> dict[str, Any]:
             for t in tensors
         ],
         "draft": describe_draft(spec, sum(t.n_weights for t in tensors)) if spec else None,
+        "sidecar": _describe_sidecar(recognise(metadata, header.tensors)),
         "defects": [{"rule": d.rule, "message": d.message, "where": d.where} for d in header.defects],
     }
+
+
+def _describe_sidecar(sidecar: Sidecar | None) -> dict[str, str] | None:
+    """What drafts, of any kind that llama.cpp runs, and the options that run it."""
+    return {"name": sidecar.name, "spec_type": sidecar.spec_type, "flag": sidecar.flag} if sidecar else None
 
 
 def type_totals(header: Header) -> list[tuple[str, int, int, int]]:

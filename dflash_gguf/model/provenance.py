@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -118,26 +118,38 @@ def _vocabulary_pairs(spec: DraftSpec) -> list[tuple[str, MetaValue]]:
 
 def provenance_pairs(draft: Identity, target: Identity, card: Card, spec: DraftSpec) -> list[tuple[str, MetaValue]]:
     """License, source and base model; nothing that depends on this machine or the time."""
-    pairs: list[tuple[str, str | None]] = [
-        ("general.license", card.license),
-        ("general.license.name", card.license_name),
-        ("general.license.link", card.license_link),
-        ("general.source.name", _repo_name(draft)),
-        ("general.source.version", draft.revision),
-        ("general.source.repo_url", draft.repo_url),
-        ("general.source.spec_sha256", spec_sha256(spec)),
-    ]
-    result = [(key, MetaValue(ValueType.STRING, value)) for key, value in pairs if value]
+    revision = [("general.source.version", draft.revision), ("general.source.spec_sha256", spec_sha256(spec))]
+    source = dict([*source_pairs(draft), *_strings(revision)])
+    order = [f"general.source.{key}" for key in ("name", "version", "repo_url", "spec_sha256")]
+    return [*license_pairs(card), *((key, source[key]) for key in order if key in source), *base_model_pairs(target)]
+
+
+def license_pairs(card: Card) -> list[tuple[str, MetaValue]]:
+    """The license as the draft's card has it."""
+    found = {"": card.license, ".name": card.license_name, ".link": card.license_link}
+    return _strings((f"general.license{tail}", value) for tail, value in found.items())
+
+
+def source_pairs(draft: Identity) -> list[tuple[str, MetaValue]]:
+    """The checkpoint's repository or folder."""
+    return _strings([("general.source.name", _repo_name(draft)), ("general.source.repo_url", draft.repo_url)])
+
+
+def base_model_pairs(target: Identity) -> list[tuple[str, MetaValue]]:
+    """The target, as the one base model."""
     base = "general.base_model."
-    result.append((base + "count", MetaValue(ValueType.UINT32, 1)))
     described = (
         ("name", target.name),
         ("organization", target.organization),
         ("version", target.revision),
         ("repo_url", target.repo_url),
     )
-    result += [(f"{base}0.{key}", MetaValue(ValueType.STRING, value)) for key, value in described if value]
-    return result
+    count = (base + "count", MetaValue(ValueType.UINT32, 1))
+    return [count, *_strings((f"{base}0.{key}", value) for key, value in described)]
+
+
+def _strings(pairs: Iterable[tuple[str, str | None]]) -> list[tuple[str, MetaValue]]:
+    return [(key, MetaValue(ValueType.STRING, value)) for key, value in pairs if value]
 
 
 def _repo_name(identity: Identity) -> str | None:

@@ -163,11 +163,12 @@ def open_pair(draft: str, target: str, hub: Hub) -> tuple[Path, Target]:
     for argument in (draft, target):
         if ref := parse_reference(argument):
             hub.listing(ref)
-    opened = _open_target(target, hub)
+    opened = open_target_at(target, hub)
     return draft_folder(draft, hub), opened
 
 
-def _open_target(target: str, hub: Hub) -> Target:
+def open_target_at(target: str, hub: Hub) -> Target:
+    """A target wherever it is: a folder, a repository or a GGUF of either. Raises as `open_pair` does."""
     ref = parse_reference(target)
     if ref is None:
         return open_target(Path(target))

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 
 from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.gguf.emit import EncodedHeader, OutTensor, encode_header
-from dflash_gguf.formats.gguf.scan import Header, scan_header
+from dflash_gguf.formats.gguf.scan import DEFAULT_ALIGNMENT, Header, scan_header
 from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model.metadata import KEYS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dflash_gguf.bytesio.source import ByteSource
     from dflash_gguf.formats.gguf.layout import TensorInfo
     from dflash_gguf.formats.gguf.values import Metadata, MetaValue
 
 _ALIGNMENT_KEY = "general.alignment"
+_MAX_ALIGNMENT = 1 << 16
 _ORDER = {key.full: number for number, key in enumerate(KEYS)}
 
 
@@ -23,7 +27,7 @@ _ORDER = {key.full: number for number, key in enumerate(KEYS)}
 class Change:
     """One thing that was done; `rule` is the check rule that asked for it, "" for the caller.
 
-    `kind` is "key", "tensor" (a new name) or "container" (what encoding the header anew mends; `old` says it).
+    `kind` is "key", "tensor" (a new name) or "container" (encoding the header anew; `old` says so).
     A key that only appears has no `old`, one that goes no `new`; `before` and `after` are its values.
     """
 
@@ -43,7 +47,6 @@ class Edits:
         self.metadata: Metadata = dict(header.metadata)
         self.names: dict[str, str] = {name: name for name in header.tensors}  # the file's → the name to be
         self.log: list[Change] = []
-        self.reencoded = False
         self.rule = ""
         self._encoded: EncodedHeader | None = None
         self._header: Header = header
@@ -51,7 +54,7 @@ class Edits:
     @property
     def changed(self) -> bool:
         """Whether there is anything to write."""
-        return bool(self.log) or self.reencoded
+        return bool(self.log)
 
     def set(self, key: str, value: MetaValue) -> None:
         """Set a key in its place, or put a new one where converting would have put it."""
@@ -62,7 +65,7 @@ class Edits:
             self._insert(key, value)
         else:
             self.metadata[key] = value
-        self._done(Change("key", key if before else "", key, before, value, self.rule))
+        self._done(Change("key", key if before is not None else "", key, before, value, self.rule))
 
     def remove(self, key: str) -> None:
         """Remove a key. Raises UsageError where there is none."""
@@ -78,6 +81,14 @@ class Edits:
         self.metadata = {new if key == old else key: value if key == old else kept for key, kept in pairs}
         self._done(Change("key", old, new, before, value, self.rule))
 
+    def arrange(self, keys: Iterable[str]) -> None:
+        """Have these keys one behind the other in this order, where the first of them stands; no change by itself."""
+        block = {key: self.metadata[key] for key in keys}
+        first = next(number for number, key in enumerate(self.metadata) if key in block)
+        rest = [(key, value) for key, value in self.metadata.items() if key not in block]
+        self.metadata = dict([*rest[:first], *block.items(), *rest[first:]])
+        self._encoded, self._header = None, self.original
+
     def rename_tensor(self, old: str, new: str) -> None:
         """Rename a tensor by the name it has now. Raises UsageError (no such tensor) or ModelError (name taken)."""
         first = next((name for name, now in self.names.items() if now == old), None)
@@ -91,20 +102,21 @@ class Edits:
         self._done(Change("tensor", old, new, rule=self.rule))
 
     def reencode(self) -> None:
-        """Encode the header anew though nothing in it changes: that mends padding and odd bools."""
-        if not self.changed:
-            self._encoded = None
-        self.reencoded = True
+        """Encode the header anew though nothing in it changes: that mends padding, odd bools and trailing bytes."""
+        if all(change.kind != "container" for change in self.log):
+            self._done(Change("container", "header and padding written anew", "", rule=self.rule))
 
     def encoded(self) -> EncodedHeader:
-        """The header's bytes as they will be."""
+        """The header's bytes as they will be. Raises ModelError for an alignment that makes a file of padding."""
         if self._encoded is None:
             value = self.metadata.get(_ALIGNMENT_KEY)
-            alignment = value.value if value is not None and type(value.value) is int else 32
+            alignment = value.value if value is not None and type(value.value) is int else DEFAULT_ALIGNMENT
+            if not 0 < alignment <= _MAX_ALIGNMENT:
+                raise ModelError(f"{alignment:,}, expected 1 to {_MAX_ALIGNMENT:,}", where=_ALIGNMENT_KEY)
             tensors = [OutTensor(self.names[name], t.type, t.shape) for name, t in self.original.tensors.items()]
             version = self.original.version
             pairs = self.metadata.items()
-            self._encoded = encode_header(pairs, tensors, version=version, alignment=max(1, alignment))
+            self._encoded = encode_header(pairs, tensors, version=version, alignment=alignment)
         return self._encoded
 
     @property
@@ -114,6 +126,16 @@ class Edits:
             encoded = self.encoded()
             self._header = scan_header(_Preview(encoded.data, encoded.file_size))
         return self._header
+
+    def preview(self, file: ByteSource) -> ByteSource:
+        """What rules read: the file itself, or (once it is changed) the header as it will be with nothing behind."""
+        return _Preview(self.encoded().data, self.encoded().file_size) if self.changed else file
+
+    @property
+    def moves_nothing(self) -> bool:
+        """Whether header and tensors stay where they are, so that only the header has to be written."""
+        encoded, tensors = self.encoded(), self.original.tensors.values()
+        return encoded.file_size == self.original.size and encoded.offsets == tuple(t.offset for t in tensors)
 
     def tensors(self) -> list[tuple[TensorInfo, int]]:
         """Every tensor of the file with the offset it will have."""

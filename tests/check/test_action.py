@@ -59,7 +59,7 @@ def step(tmp_path: Path) -> Any:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=600,
         )
         told = dict(line.split("=", 1) for line in output.read_text().splitlines())
         return Outcome(done.returncode, done.stdout, told, summary.read_text() if summary.exists() else done.stderr)

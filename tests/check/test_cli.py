@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from conftest import kept_signals
 
 from check.faults import FAULTS, NAME, Workshop
 from dflash_gguf.checks import check
@@ -22,21 +22,18 @@ Run = Callable[..., CompletedProcess[str]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run the command line in this process: the other tests of commands start processes."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def call(*arguments: object) -> CompletedProcess[str]:
         argv = ["dflash-gguf", *map(str, arguments)]
         monkeypatch.setattr(sys, "argv", argv)
-        with pytest.raises(SystemExit) as exit_:
+        with kept_signals(), pytest.raises(SystemExit) as exit_:
             main()
         out, err = capsys.readouterr()
         return CompletedProcess(argv, int(exit_.value.code or 0), out, err)
 
-    yield call
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return call
 
 
 def test_a_good_file_passes(shop: Workshop, run: Run) -> None:

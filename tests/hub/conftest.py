@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,10 +12,11 @@ from pathlib import Path
 import huggingface_hub.constants as hub_constants
 import pytest
 from builders import ROOT
+from conftest import kept_signals
 from huggingface_hub.utils import close_session
 
 from dflash_gguf.bytesio.hub import transport
-from dflash_gguf.cli.process import SIGNALS, main
+from dflash_gguf.cli.process import main
 from hub.small_hub import TOKEN, SmallHub, small_hub
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -31,10 +31,13 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallHub]:
         monkeypatch.setattr(hub_constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(hub_constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(hub_constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-        monkeypatch.setattr(hub_constants, "HF_HUB_DOWNLOAD_TIMEOUT", 2)
-        monkeypatch.setattr(hub_constants, "HF_HUB_ETAG_TIMEOUT", 2)
+        monkeypatch.setattr(hub_constants, "HF_HUB_DOWNLOAD_TIMEOUT", 300)
+        monkeypatch.setattr(hub_constants, "HF_HUB_ETAG_TIMEOUT", 300)
         monkeypatch.setattr(hub_constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(transport, "FIRST_PAUSE", 0.01)
+        monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", False)
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.setenv(name, "127.0.0.1,localhost")
         for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_DEBUG", "HF_HUB_VERBOSITY"):
             monkeypatch.delenv(name, raising=False)
         close_session()
@@ -72,15 +75,12 @@ def run_here(
     def call(*arguments: object) -> Result:
         monkeypatch.chdir(work)
         monkeypatch.setattr(sys, "argv", ["dflash-gguf", *map(str, arguments)])
-        handlers = {number: signal.getsignal(number) for number in SIGNALS}
         capsys.readouterr()
         try:
-            main()
+            with kept_signals():
+                main()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
         out, err = capsys.readouterr()
         return Result(code, out, err)
 
@@ -94,7 +94,9 @@ def run_hub(hub: SmallHub, tmp_path: Path) -> Run:
     work.mkdir(exist_ok=True)
 
     def call(*arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
+        kept = {
+            key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))
+        }
         environment = {
             **kept,
             "PYTHONPATH": str(ROOT),
@@ -102,13 +104,13 @@ def run_hub(hub: SmallHub, tmp_path: Path) -> Run:
             "HF_HOME": str(tmp_path / "hf"),
             "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
-            "HF_HUB_DOWNLOAD_TIMEOUT": "5",
-            "NO_PROXY": "127.0.0.1",
+            "HF_HUB_DOWNLOAD_TIMEOUT": "300",
+            "HF_HUB_ETAG_TIMEOUT": "300",
             **(env or {}),
         }
         command = [sys.executable, "-m", "dflash_gguf", *map(str, arguments)]
         return subprocess.run(
-            command, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=120
+            command, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=600
         )
 
     return call

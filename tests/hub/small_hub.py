@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -95,6 +95,8 @@ class SmallHub:
         self.corrupt_uploads = False
         self.lock = threading.Lock()
         self.released = threading.Event()
+        self.idle = threading.Condition(self.lock)
+        self.busy = 0
         self._hub = self._server("hub")
         self._cdn = self._server("cdn")
         self.url = f"http://127.0.0.1:{self._hub.server_port}"
@@ -106,6 +108,7 @@ class SmallHub:
         handler = type(f"{host}Handler", (_Handler,), {"small": self, "host": host})
         server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         server.daemon_threads = True
+        server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)  # what nobody reads is not sent
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return server
 
@@ -135,7 +138,9 @@ class SmallHub:
             return [r for r in self.requests if host in {"", r.host} and method in {"", r.method} and match in r.path]
 
     def sent(self) -> int:
-        """Body bytes sent in all."""
+        """Body bytes sent in all, once nobody is sending."""
+        with self.lock:
+            assert self.idle.wait_for(lambda: self.busy == 0, 300)
         return sum(request.sent for request in self.asked())
 
     def forget(self) -> None:
@@ -167,9 +172,18 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {key.lower(): value for key, value in self.headers.items()}
         self.record = Request(self.host, self.command, self.path, headers)
         path = unquote(urlsplit(self.path).path)
-        if path != "/api/agent-harnesses":  # the client's own, once a day
-            with self.small.lock:
+        with self.small.lock:
+            self.small.busy += 1
+            if path != "/api/agent-harnesses":  # the client's own, once a day
                 self.small.requests.append(self.record)
+        try:
+            self._answer(path)
+        finally:
+            with self.small.lock:
+                self.small.busy -= 1
+                self.small.idle.notify_all()
+
+    def _answer(self, path: str) -> None:
         fault = self.small.faulty(self.host, path)
         if fault.startswith("status:"):
             self._status_fault(fault)
@@ -256,7 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in {"short", "stall"}:
             self._send(status, body[: len(body) // 2], headers, announced=len(body))
             if fault == "stall":
-                self.small.released.wait(20)
+                self.small.released.wait(600)
             self.close_connection = True
         elif fault == "short_honest":
             self._send(status, body[: len(body) // 2], headers)
@@ -421,5 +435,4 @@ def small_hub() -> Iterator[SmallHub]:
     try:
         yield hub
     finally:
-        time.sleep(0)
         hub.close()

@@ -29,6 +29,9 @@ COMMANDS = [
     ["mxfp8", TYPO, "out"],
     ["mxfp8", "--verify", TYPO],
     ["card", TYPO],
+    ["patch", TYPO, "out.gguf", "--fix", "all"],
+    ["patch", "FILE", "out.gguf", "--fix", "PR403", "--target", TYPO],
+    ["patch", "FILE", "out.gguf", "--fix", "SR501", "--source", TYPO],
     ["launch", TYPO, "--target", "t.gguf"],
 ]
 

@@ -76,7 +76,7 @@ def test_the_engine_refuses_what_it_has_not() -> None:
 
 def ask_parser(words: list[str]) -> dict[str, Any]:
     command: list[str | Path] = [sys.executable, Path(__file__).with_name("engine_options.py"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     lines = [line for line in done.stdout.splitlines() if line.startswith("UNDERSTOOD ")]
     assert lines, done.stderr[-2000:]
     result: dict[str, Any] = json.loads(lines[-1].removeprefix("UNDERSTOOD "))

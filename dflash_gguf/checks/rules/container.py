@@ -129,7 +129,7 @@ def layout(subject: Subject) -> Iterator[Problem | NotChecked]:
     why="Trailing bytes, padding that is not zero, bools other than 0 and 1, NaN among the values, text that is not "
     "UTF-8 or hides control characters: the file was not written by a sound tool, or was changed afterwards.",
     at_run_time="llama.cpp loads the file; what it makes of such a value is chance.",
-    fix="Convert anew.",
+    fix="`dflash-gguf patch IN OUT --fix GF007` mends padding, bools and trailing bytes; else convert anew.",
     needs=Needs.BYTES,
 )
 def oddities(subject: Subject) -> Iterator[Problem | NotChecked]:

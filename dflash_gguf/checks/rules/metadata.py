@@ -45,8 +45,8 @@ def architecture(subject: Subject) -> Iterator[Problem]:
         yield Problem(f"is missing or no string, expected {ARCHITECTURE!r}", where)
     elif is_foreign(name):
         count = sum(key.startswith(name + ".") for key in subject.metadata)
-        change = f"{counted(count, 'key')} under '{name}.' would have to stand under '{PREFIX}'"
-        yield Problem(f"{name!r} is a foreign dialect, expected {ARCHITECTURE!r}; {change}", where)
+        change = f"; {counted(count, 'key')} under '{name}.' would have to stand under '{PREFIX}'" if count else ""
+        yield Problem(f"{name!r} is a foreign dialect, expected {ARCHITECTURE!r}{change}", where)
         yield from _foreign_keys(subject)
         yield from _foreign_tensors(subject)
     elif name == ARCHITECTURE:
@@ -85,7 +85,7 @@ def _foreign_tensors(subject: Subject) -> Iterator[Problem]:
     why="llama.cpp reads each key with one type. Some absent keys stop it, others silently become a default that the "
     "draft was not trained with: block_size becomes 16.",
     at_run_time="key not found / wrong type at load; or a default that ruins acceptance.",
-    fix="Convert the checkpoint anew.",
+    fix="`dflash-gguf patch IN OUT --fix KV102 --source DRAFT` (a wrong type needs no source), or convert anew.",
 )
 def required_keys(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -121,7 +121,7 @@ def _type(value: MetaValue) -> str:
     "its selector.",
     at_run_time="DFlash2 model is missing conv/selector metadata; with a wrong block size the draft proposes at "
     "positions it was never trained for and acceptance collapses.",
-    fix="Take the sizes from the checkpoint's config.json (dflash_config): convert anew.",
+    fix="`dflash-gguf patch IN OUT --fix KV103 --source DRAFT` takes them from its config.json; or convert anew.",
 )
 def block_sizes(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -153,7 +153,7 @@ def _shown(value: MetaValue) -> str:
     why="They name the target's blocks whose input the draft was trained on: HF's layer ids + 1, increasing.",
     at_run_time="'target_layers' missing stops the load. One off, and the draft sees hidden states it never saw: "
     "everything loads, acceptance falls to a few per cent.",
-    fix="target_layers = target_layer_ids + 1 as INT32: convert anew.",
+    fix="target_layers = target_layer_ids + 1 as INT32: `dflash-gguf patch IN OUT --fix KV104 --source DRAFT`.",
 )
 def target_layers(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -185,7 +185,7 @@ def target_layers(subject: Subject) -> Iterator[Problem]:
     why="The window says how far a sliding layer sees, the pattern which layers slide; llama.cpp needs both.",
     at_run_time="A window without pattern stops the load; a pattern without window is ignored, and layers trained on "
     "a window see everything.",
-    fix="Write both as the checkpoint's layer_types and sliding_window say, or neither.",
+    fix="Both as the checkpoint's config says, or neither: `dflash-gguf patch IN OUT --fix KV105 --source DRAFT`.",
 )
 def sliding_window(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -214,7 +214,7 @@ def sliding_window(subject: Subject) -> Iterator[Problem]:
     why="A draft for an M-RoPE target ropes on the temporal position only: [rotary dims / 2, 0, 0, 0]. The target's "
     "own sections (as [11, 11, 10, 0]) split its dims among positions that the draft does not have.",
     at_run_time="The draft loads and ropes part of its dims by the wrong position: acceptance falls to nothing.",
-    fix="Convert anew with the target's folder as --target: it writes the right sections.",
+    fix="`dflash-gguf patch IN OUT --fix KV106` writes the right sections.",
 )
 def rope_sections(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -240,7 +240,7 @@ def rope_sections(subject: Subject) -> Iterator[Problem]:
     why="heads · key_length is the width of attn_q, kv heads · key_length that of attn_k; the heads share kv heads "
     "evenly; keys and values have one length.",
     at_run_time="llama.cpp refuses the file: tensor has wrong shape.",
-    fix="Take num_attention_heads, num_key_value_heads and head_dim from the checkpoint's config.json.",
+    fix="`dflash-gguf patch IN OUT --fix KV107 --source DRAFT` takes them from the checkpoint's config.json.",
 )
 def heads(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -267,7 +267,7 @@ def heads(subject: Subject) -> Iterator[Problem]:
     why="Groups must divide the hidden size, the selector's lattice (top_k·(top_k+1) numbers) must fit one hidden "
     "state, and at most 512 blocks are loaded.",
     at_run_time="llama.cpp refuses the file with the same words.",
-    fix="Compare conv_group_size, selector_top_k and block_count with the checkpoint's config.json.",
+    fix="Compare them with the checkpoint's config.json: `dflash-gguf patch IN OUT --fix KV108 --source DRAFT`.",
 )
 def loader_limits(subject: Subject) -> Iterator[Problem]:
     """See the registry."""

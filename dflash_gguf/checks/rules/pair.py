@@ -76,7 +76,8 @@ def _texts(ours: list[bytes], theirs: list[bytes]) -> Iterator[Problem]:
     "the target has not the hidden states that the draft taps",
     why="fc takes one hidden state of the target for each of target_layers, which count the target's blocks.",
     at_run_time="llama.cpp aborts (target layer not extracted), or reads features of the wrong width: noise.",
-    fix="Pair the draft with the target it was trained for; a wrong target_layers is mended by converting anew.",
+    fix="Pair the draft with the target it was trained for; where target_layers are wrong, "
+    "`dflash-gguf patch IN OUT --fix PR402 --source DRAFT --target T`.",
     needs=Needs.TARGET,
 )
 def taps(subject: Subject) -> Iterator[Problem | NotChecked]:
@@ -111,7 +112,7 @@ def taps(subject: Subject) -> Iterator[Problem | NotChecked]:
     why="A vision target gives positions in sections. Drafts made before 2026-08-27 lack the key that makes llama.cpp "
     "rope them on the temporal position.",
     at_run_time="The pair runs, and acceptance falls to nothing.",
-    fix="Convert anew with this target's folder as --target: only the metadata will change.",
+    fix="`dflash-gguf patch IN OUT --fix PR403 --target T`: only the metadata have to change.",
     needs=Needs.TARGET,
 )
 def sections(subject: Subject) -> Iterator[Problem]:

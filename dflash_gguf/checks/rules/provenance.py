@@ -21,7 +21,7 @@ from dflash_gguf.model.sidecars import DSPARK, MARKOV
     why="general.file_type is what tools show and choose by. Activations of these drafts overflow F16. DSpark drafts "
     "share the architecture but have a Markov head.",
     at_run_time="A wrong label misleads whoever picks a file by size. F16 can give infinities and no accepted token.",
-    fix="Convert anew with --type bf16 or a quantized type.",
+    fix="A wrong label: `dflash-gguf patch IN OUT --fix KV109`. F16 weights: convert anew as bf16 or a quantized type.",
     needs=Needs.DRAFT,
 )
 def kind(subject: Subject) -> Iterator[Problem | NotChecked]:
@@ -50,7 +50,7 @@ def kind(subject: Subject) -> Iterator[Problem | NotChecked]:
     why="A draft fits one target only. A name like `model` or `snapshot`, no license where the source has one, and no "
     "base model or source leave nobody able to tell which.",
     at_run_time="Nothing, until somebody pairs it with the wrong target.",
-    fix="Convert with the checkpoint's folder under its own name and its README.md in it, or with --name.",
+    fix="`dflash-gguf patch IN OUT --fix KV110 --source DRAFT --target T`, or --set general.name=str:NAME.",
 )
 def identity(subject: Subject) -> Iterator[Problem]:
     """See the registry."""

@@ -31,7 +31,7 @@ def _original(subject: Subject) -> SourceDraft:
     why="Each value under `dflash.` follows from the checkpoint's config.json; one that differs was edited, guessed by "
     "a tool, or belongs to another revision.",
     at_run_time="The draft runs with geometry it was not trained with: less acceptance, or none.",
-    fix="Convert the source anew.",
+    fix="`dflash-gguf patch IN OUT --fix SR501 --source DRAFT`, or convert the source anew.",
     needs=Needs.SOURCE,
 )
 def metadata(subject: Subject) -> Iterator[Problem]:

@@ -126,7 +126,8 @@ def mixed_versions(subject: Subject) -> Iterator[Problem]:
     why="Every shape follows from the metadata (docs/rules.md has the formulas' source); fc takes one hidden state of "
     "the target for each of target_layers.",
     at_run_time="tensor has wrong shape: the file does not load.",
-    fix="Find which of the two is wrong by the checkpoint's config.json; convert anew.",
+    fix="Find which of the two is wrong by the checkpoint's config.json; a key is mended by "
+    "`dflash-gguf patch IN OUT --fix SR501 --source DRAFT`.",
     needs=Needs.GEOMETRY,
 )
 def shapes(subject: Subject) -> Iterator[Problem]:
@@ -199,7 +200,7 @@ def f32_tensors(subject: Subject) -> Iterator[Problem]:
     "a tensor has a name that llama.cpp does not look for",
     why="Early converters wrote `attn_conv_base.weight`, `selector.pred_codebook` or the checkpoint's own names.",
     at_run_time="missing tensor: the file does not load; or the selector is not noticed and never runs.",
-    fix="Convert the checkpoint anew.",
+    fix="`dflash-gguf patch IN OUT --fix TN305` renames them.",
     needs=Needs.GEOMETRY,
 )
 def legacy_names(subject: Subject) -> Iterator[Problem]:

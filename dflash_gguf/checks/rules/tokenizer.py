@@ -32,7 +32,7 @@ _WITHOUT_MERGES = "kimi-k2"  # llama.cpp merges by rank of the merged token ther
     why="Token ids index the codebooks, the target's embedding and its head. llama.cpp reads token types and scores "
     "for as many tokens as there are texts.",
     at_run_time="tensor has wrong shape at load, or reads past the end of an array.",
-    fix="Convert anew with the target's own tokenizer: vocab_size rows, missing ids padded.",
+    fix="vocab_size rows of the target's own tokenizer: `dflash-gguf patch IN OUT --fix TK201 --target T`.",
 )
 def counts(subject: Subject) -> Iterator[Problem]:
     """See the registry."""
@@ -62,7 +62,7 @@ def counts(subject: Subject) -> Iterator[Problem]:
     why="The block is filled with this token; the draft was trained to see exactly it at every open position.",
     at_run_time="Without it llama.cpp fills the block with token -1 and aborts; with a wrong one every proposal is "
     "noise and nothing is accepted.",
-    fix="dflash_config.mask_token_id of the checkpoint: convert anew.",
+    fix="dflash_config.mask_token_id of the checkpoint: `dflash-gguf patch IN OUT --fix TK202 --source DRAFT`.",
 )
 def mask_token(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
@@ -95,7 +95,7 @@ def mask_token(subject: Subject) -> Iterator[Problem | NotChecked]:
     "a special token's id is beyond the vocabulary",
     why="Special ids stop generation, pad batches and open sequences.",
     at_run_time="llama.cpp warns and takes another token; sequences end in the wrong place or not at all.",
-    fix="Convert anew with the target's own tokenizer_config.json and generation_config.json.",
+    fix="`dflash-gguf patch IN OUT --fix TK203 --target T` takes them from the target; without --target they go.",
 )
 def special_ids(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
@@ -118,7 +118,8 @@ def special_ids(subject: Subject) -> Iterator[Problem | NotChecked]:
     "that exist.",
     at_run_time="`default` or a missing name loads with a warning and splits text wrongly; without merges the file "
     "does not load.",
-    fix="Convert anew with the target's tokenizer.json; --tokenizer-pre NAME where its way of splitting is unknown.",
+    fix="`dflash-gguf patch IN OUT --fix TK204 --target T`; or convert anew, with --tokenizer-pre NAME where its way "
+    "of splitting is unknown.",
 )
 def splitting(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
@@ -170,7 +171,7 @@ def _unknown_merges(merges: list[bytes], tokens: set[bytes]) -> Iterator[Problem
     "a vocabulary that looks damaged",
     why="Byte tokens are <0x00> … <0xFF>, texts are unique, and a chat template of more than 1 MiB is none.",
     at_run_time="llama.cpp loads it; of two tokens with one text only one can ever be produced from text.",
-    fix="Convert anew with the target's own tokenizer files.",
+    fix="`dflash-gguf patch IN OUT --fix TK205 --target T` where the texts are right, else convert anew.",
 )
 def oddities(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
