@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "mask missing": ({"mask_token_id": None}, "mask_token_id is missing"),
     "mask beyond": ({"mask_token_id": 2048}, "beyond the vocabulary"),
     "mask negative": ({"mask_token_id": -1}, "mask_token_id is -1"),
-    "layer_types too short": ({"layer_types": ["full_attention"]}, "layer_types has 1 entries for 2 layers"),
+    "layer_types too short": ({"layer_types": ["full_attention"]}, "layer_types has 1 entry for 2 layers"),
     "layer_types unknown": ({"layer_types": ["full_attention", "linear"]}, "'linear'"),
     "layer_types absent": ({"layer_types": None}, "which layers slide"),
     "too many layers": ({"num_hidden_layers": 513, "layer_types": None, "use_sliding_window": False}, "at most 512"),

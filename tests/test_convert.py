@@ -289,8 +289,8 @@ def _poison(name: str, position: int, bits: int) -> Breaker:
 
 
 TENSOR_FAULTS: dict[str, tuple[Breaker, str]] = {
-    "missing": (_drop("layers.1.self_attn.v_proj.weight"), "1 tensors missing: layers.1.self_attn.v_proj.weight"),
-    "unknown": (_add("layers.1.extra.weight", bf16(np.ones(4))), "1 tensors unknown to arch dflash: layers.1.extra"),
+    "missing": (_drop("layers.1.self_attn.v_proj.weight"), "1 tensor missing: layers.1.self_attn.v_proj.weight"),
+    "unknown": (_add("layers.1.extra.weight", bf16(np.ones(4))), "1 tensor unknown to arch dflash: layers.1.extra"),
     "Markov head": (_add("markov_w1.weight", bf16(np.ones((4, 4)))), "unknown to arch dflash: markov_w1.weight"),
     "two spellings": (_add("model.norm.weight", bf16(np.ones(64))), "one tensor in two spellings"),
     "shape": (_add("norm.weight", bf16(np.ones(65))), "shape [65], the config wants [64]"),

@@ -240,7 +240,7 @@ def test_an_unused_tensor_stops_the_draft() -> None:
     held = random_weights(TINY) | {"blk.0.attn_gate.weight": np.ones((4, 4), np.float32)}
     drafted = model(TINY, held)
     drafted.extend(features(TINY, 3))
-    with pytest.raises(ModelError, match=r"1 tensors of the file are not used: blk\.0\.attn_gate\.weight"):
+    with pytest.raises(ModelError, match=r"1 tensor of the file not used: blk\.0\.attn_gate\.weight"):
         drafted.lattice(3)
 
 

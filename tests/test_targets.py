@@ -139,7 +139,7 @@ GGUF_FAULTS: dict[str, tuple[dict[str, MetaValue | None], type[DflashError], str
     "no model": ({"tokenizer__ggml__model": None}, ModelError, "holds no tokenizer"),
     "fewer tokens": ({"tokenizer__ggml__tokens": text_array(b"a", b"b")}, ModelError, "vocab_size is 2048"),
     "tokens are numbers": ({"tokenizer__ggml__tokens": sections(1, 2)}, ModelError, "vocab_size is 2048"),
-    "types": ({"tokenizer__ggml__token_type": sections(1, 2)}, FormatError, "has 2 items for 2048 tokens"),
+    "types": ({"tokenizer__ggml__token_type": sections(1, 2)}, FormatError, "has 2 items for 2,048 tokens"),
     "types are texts": ({"tokenizer__ggml__token_type": text_array(b"a")}, FormatError, "no array of INT32"),
     "bos": ({"tokenizer__ggml__bos_token_id": MetaValue(U32, 2048)}, FormatError, "rows 0 … 2047"),
     "other blocks": ({"qwen3__block_count": MetaValue(U32, 2)}, ModelError, "exceed the target's 2 layers"),

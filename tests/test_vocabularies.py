@@ -246,7 +246,7 @@ def tekken(change: Callable[[dict[str, Any]], object]) -> bytes:
 TEKKEN: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda w: w.pop("config"), "config: found null"),
     (lambda w: w["config"].update(default_vocab_size="824"), "default_vocab_size is '824'"),
-    (lambda w: w["config"].update(default_vocab_size=5000), "5000 tokens of which 24 are special, but 900"),
+    (lambda w: w["config"].update(default_vocab_size=5000), "5,000 tokens of which 24 are special, but 900"),
     (lambda w: w["config"].update(default_vocab_size=900), "900 tokens up to id 899"),
     (lambda w: w.update(vocab={}), "vocab: found an object"),
     (lambda w: w["vocab"][3].update(rank=4), "has rank 4, expected 3"),

@@ -62,6 +62,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (work / "fixtures").symlink_to(FIXTURES)
     shown(work, commands()[0])
     good = Parts.of(work / "dflash-fixture-target-BF16.gguf")
+    old = Parts.of(work / "dflash-fixture-target-Q4_K_M.gguf").remove("tokenizer.ggml.pre")
+    old.rename_tensor("selector_predecessor.weight", "selector.pred_codebook")
+    (work / "old.gguf").write_bytes(old.set("general.architecture", ValueType.STRING, "dflash-draft").encode())
     (work / "broken.gguf").write_bytes(good.set_array("dflash.target_layers", ValueType.INT32, [0, 1, 2]).encode())
     return work
 
@@ -100,16 +103,13 @@ def test_transcripts_are_what_is_printed(reader: Path) -> None:
     """But for long lines, which are wrapped, and what `…` stands for."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     found = re.findall(r"^    \$ (dflash-gguf .*)\n((?:    .*\n)+)", text, re.MULTILINE)
-    assert [command.split()[1] for command, _ in found] == ["convert", "inspect", "check"]
+    assert [command.split()[1] for command, _ in found] == ["convert", "inspect", "check", "patch"]
     for command, lines in found:
-        _, out, _ = shown(reader, command + (" --force" if " convert " in command else ""))
-        expected, _, rest = " ".join(lines.split()).partition(" …")
-        printed = " ".join(out.split())
-        if rest or "…" in lines:
-            kept = [part for part in re.split(r" (?=error |at run time: )", expected) if part]
-            assert all(part in printed for part in kept), command
-        else:
-            assert printed == expected, command
+        _, out, _ = shown(reader, command + (" --force" if re.search(r"convert|patch", command) else ""))
+        expected, printed = " ".join(lines.split()), " ".join(out.split())
+        kept = [part.strip() for cut in expected.split("…") for part in re.split(r" (?=error |at run time: )", cut)]
+        assert all(part in printed for part in kept), command
+        assert "…" in expected or printed == expected, command
 
 
 def test_the_number_of_rules_is_told() -> None:
