@@ -354,10 +354,13 @@ def _all_finite(form: str, raw: bytearray) -> bool:
 
 def _describe(source: ByteSource) -> str:
     """What a file that is no GGUF seems to be."""
+    from dflash_gguf.bytesio.inplace import TORN
+
     head = source.read(0, min(source.size, 512))
     start = head.lstrip().lower()
     kinds = (
         (not head, "it is empty"),
+        (head.startswith(TORN), "a patch of it was interrupted; `dflash-gguf patch FILE --in-place` takes that back"),
         (
             head.startswith(b"version https://git-lfs"),
             "a Git LFS pointer; fetch the file itself (git lfs pull)",
