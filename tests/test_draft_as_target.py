@@ -54,7 +54,7 @@ def test_it_is_recognised(run: Run, words: dict[str, str], tmp_path: Path, comma
 def test_bench_recognises_it(words: dict[str, str]) -> None:
     from dflash_gguf.measuring.api import _refuse_draft
 
-    with pytest.raises(ModelError, match=r"is a draft, not a target: a DFlash draft"):
+    with pytest.raises(ModelError, match=r"is a draft, not a target: DFlash draft"):
         _refuse_draft(Path(words["FILE"]))
 
 

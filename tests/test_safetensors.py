@@ -57,7 +57,7 @@ ATTACKS = {
     "size ≠ shape · dtype": (raw(json.dumps({"a": entry(shape=[3])}), b"\0" * 4), "4 bytes, but [3] of BF16 takes 6"),
     "a hole": (raw(json.dumps({"a": entry(offsets=[2, 6])}), b"\0" * 6), "leaves a hole"),
     "an overlap": (raw(json.dumps({"a": entry(), "b": entry(offsets=[2, 6])}), b"\0" * 6), "overlaps"),
-    "uncovered tail": (raw(json.dumps({"a": entry()}), b"\0" * 5), "1 bytes follow"),
+    "uncovered tail": (raw(json.dumps({"a": entry()}), b"\0" * 5), "1 byte follows"),
 }
 
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -85,10 +86,12 @@ def _folder(path: Path) -> str:
 class AtomicFile:
     """A file of a size known beforehand, written at any offset, from several threads, and committed at the end."""
 
-    def __init__(self, path: Path, size: int, *, force: bool) -> None:
+    def __init__(self, path: Path, size: int, *, force: bool, like: os.stat_result | None = None) -> None:
+        """`like`: whose owner and permissions the file gets, as far as this process may give them."""
         self.path = check_output(path, force=force)
         self.force = force
         self.size = size
+        self.like = like
         self._partial = Partial(self.path)
 
     def __enter__(self) -> Self:
@@ -99,6 +102,8 @@ class AtomicFile:
         """Make the partial file and reserve its room; whoever calls this registers `__exit__` before."""
         try:
             self._partial.create()
+            if self.like is not None:
+                _resemble(self._partial.fd, self.like)
             _reserve(self._partial.fd, self.size)
         except BaseException as error:
             self._partial.discard()
@@ -183,6 +188,12 @@ class AtomicFile:
                 hint="nothing was replaced",
             )
         return OutputError(f"cannot be written: {error.strerror}", where=str(self.path), hint="nothing was replaced")
+
+
+def _resemble(fd: int, like: os.stat_result) -> None:
+    with suppress(PermissionError):
+        os.fchown(fd, like.st_uid, like.st_gid)
+    os.fchmod(fd, stat.S_IMODE(like.st_mode))
 
 
 def _reserve(fd: int, size: int) -> None:

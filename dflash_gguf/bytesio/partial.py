@@ -24,7 +24,7 @@ class Partial:
     def create(self) -> None:
         """Remove what killed processes left, then make it. Raises OSError, and leaves nothing then."""
         try:
-            self._remove_stale()
+            self.remove_stale()
             while not self._made():  # another run took it for a stale one before it was locked
                 self._close()
         except BaseException:
@@ -59,7 +59,7 @@ class Partial:
         flags = os.O_RDONLY | os.O_DIRECTORY if self._folder else os.O_RDWR | flags
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
-    def _remove_stale(self) -> None:
+    def remove_stale(self) -> None:
         """Remove partials that no living process holds locked."""
         for partial in self._final.parent.glob(f".{_glob_escape(self._final.name)}.*.partial"):
             try:

@@ -42,7 +42,7 @@ def claims(text: str, subject: Subject) -> Iterator[str]:
     yield from _sizes(text, subject)
     counts = {int(match.replace(",", "")) for match in _TENSORS.findall(text)}
     if counts and len(subject.tensors) not in counts:
-        yield f"{_told(counts)} tensors, the file holds {len(subject.tensors)}"
+        yield f"says tensors: {_told(counts)}, the file holds {len(subject.tensors)}"
     for name in _KEYS:
         key = MASK_KEY if name == "mask_token_id" else PREFIX + name
         value, word = subject.natural(key), re.escape(name.rpartition(".")[2])

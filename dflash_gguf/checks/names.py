@@ -87,3 +87,10 @@ def known_optional(name: str, spec: DraftSpec) -> tuple[int, ...] | None:
     if match is None or int(match[1]) >= spec.block_count:
         return None
     return (1,) if match[2] == "layer_output_scale" else (spec.embedding_length,)
+
+
+def without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape (ne) without its trailing ones, which make no difference to ggml."""
+    while len(shape) > 1 and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape

@@ -176,7 +176,7 @@ class Runner:
         if not subject.is_draft:
             if is_foreign(subject.string(ARCHITECTURE_KEY)):
                 return "a foreign dialect: migrate it first"
-            return f"a {subject.sidecar.name}" if subject.sidecar else "not a file of architecture dflash"
+            return subject.sidecar.name if subject.sidecar else "not a file of architecture dflash"
         if needs in (Needs.TENSORS, Needs.GEOMETRY, Needs.DATA):
             if subject.is_part:
                 return "one part of a split file"

@@ -196,7 +196,7 @@ def _attention(spec: DraftSpec) -> str:
 
 
 def _rope(spec: DraftSpec) -> str:
-    parts = [f"base {spec.rope_freq_base:g}", f"{spec.rope_dimension_count or spec.key_length} dims"]
+    parts = [f"base {spec.rope_freq_base:g}", f"{counted(spec.rope_dimension_count or spec.key_length, 'dim')}"]
     if spec.rope_scaling:
         parts.append(f"{_shown(spec.rope_scaling.type)} × {spec.rope_scaling.factor:g}")
     if spec.rope_dimension_sections:

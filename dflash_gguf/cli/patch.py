@@ -10,6 +10,8 @@ from dflash_gguf.cli.output import complain, emit_json, progress_bar, safe, say,
 from dflash_gguf.errors import UsageError, counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dflash_gguf.formats.gguf.values import MetaValue
     from dflash_gguf.patching import Change, Patched
 
@@ -62,17 +64,18 @@ def run(
             dry_run=dry_run,
             on_bytes=advance,
         )
+    if done.undone:
+        complain("note: an earlier patch of this file was interrupted; it was taken back first")
     if as_json:
         emit_json(_document(done))
     else:
-        _show(done, dry_run=dry_run)
+        given = [option for option, value in (("--target", target), ("--source", original)) if value is not None]
+        _show(done, _hints(done.tried, given), dry_run=dry_run)
     failed = bool(fixes) and any(finding.severity.value == "error" for finding in done.left)
     raise typer.Exit(1 if failed else 0)
 
 
-def _show(done: Patched, *, dry_run: bool) -> None:
-    if done.undone:
-        complain("note: an earlier patch of this file was interrupted; it was undone first")
+def _show(done: Patched, hints: dict[str, str], *, dry_run: bool) -> None:
     for change in done.changes:
         say(_line(change))
     if not done.changes and not done.bytes_written:
@@ -84,18 +87,24 @@ def _show(done: Patched, *, dry_run: bool) -> None:
         say(f"{name}: {size_text(done.bytes_written)} written; {told}")
     elif dry_run:
         say("nothing was written (--dry-run)")
-    for finding in done.left:
+    for finding in done.left if done.tried else [f for f in done.left if f.severity.value == "error"]:
         where = f"{finding.where}: " if finding.where else ""
-        hint = _needed(finding.rule, finding.hint)
+        hint = hints.get(finding.rule, finding.hint)
         complain(f"left: {finding.rule} {finding.severity.value}: {where}{finding.message} ({hint})")
 
 
-def _needed(rule: str, hint: str) -> str:
-    """How to go on: what its fix would have to be given, else the finding's own hint."""
-    from dflash_gguf.patching.fixes import FIXES
+def _hints(tried: Sequence[str], given: Sequence[str]) -> dict[str, str]:
+    """How to go on with rules that have a fix: give what it needs; where it had that, nothing tells the right value."""
+    from dflash_gguf.patching.work import FIXES
 
-    needs = FIXES[rule].needs if rule in FIXES else ""
-    return f"--fix {rule} mends it, given the right {needs}" if needs else hint
+    hints = {}
+    for rule, mend in FIXES.items():
+        needs = [option for option in ("--source", "--target") if option in mend.needs and option not in given]
+        if needs:
+            hints[rule] = f"--fix {rule} needs {' and '.join(needs)}"
+        else:
+            hints[rule] = "nothing given tells what is right" if rule in tried else f"--fix {rule}"
+    return hints
 
 
 def _line(change: Change) -> str:
@@ -152,4 +161,5 @@ def _document(done: Patched) -> dict[str, Any]:
         "tensor_sha256": done.sha256,
         "file_size": done.file_size,
         "bytes_written": done.bytes_written,
+        "undone": done.undone,
     }

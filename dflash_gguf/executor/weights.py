@@ -47,7 +47,7 @@ class Budget:
     def __init__(self, total: int) -> None:
         if total <= RESERVE:
             raise UsageError(
-                f"a memory budget of {total:,} bytes is too small to work in",
+                f"a memory budget of {counted(total, 'byte')} is too small to work in",
                 where="--memory",
                 hint=f"give more than {RESERVE >> 20}M",
             )

@@ -104,15 +104,15 @@ def _tensor(source: ByteSource, data_start: int, name: str, entry: Any) -> Sourc
     begin, end = offsets
     if begin > end or data_start + end > source.size:
         raise FormatError(
-            f"data_offsets {offsets} do not fit {source.size - data_start:,} bytes of data",
+            f"data_offsets {offsets} do not fit {counted(source.size - data_start, 'byte')} of data",
             where=where,
             hint="truncated?",
         )
     if len(shape) > MAX_DIMS:  # a product of millions of dims would be a number of megabytes
-        raise FormatError(f"{len(shape):,} dims, at most {MAX_DIMS} are read", where=where)
+        raise FormatError(f"{counted(len(shape), 'dim')}, at most {MAX_DIMS} are read", where=where)
     bits = prod(shape) * DTYPE_BITS[dtype]
     if bits != 8 * (end - begin):
-        raise FormatError(f"{end - begin:,} bytes, but {shape} of {dtype} takes {bits // 8:,}", where=where)
+        raise FormatError(f"{counted(end - begin, 'byte')}, but {shape} of {dtype} takes {bits // 8:,}", where=where)
     return SourceTensor(name, dtype, tuple(shape), data_start + begin, end - begin, source)
 
 
@@ -128,7 +128,9 @@ def _check_cover(source: ByteSource, data_start: int, tensors: list[SourceTensor
             raise FormatError(f"its data {kind}", where=f"{source.name}: {tensor.name}")
         position += tensor.size
     if position != source.size:
-        raise FormatError(f"{source.size - position:,} bytes follow the last tensor", where=source.name)
+        raise FormatError(
+            f"{counted(source.size - position, 'byte', 'follows', 'follow')} the last tensor", where=source.name
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def read_saved(source: ByteSource) -> dict[str, int | SavedTensor]:
     """
     where = source.name
     if source.size > MAX_FILE:
-        raise FormatError(f"{source.size:,} bytes, expected at most {MAX_FILE:,}", where=where, hint=_HINT)
+        raise FormatError(f"{counted(source.size, 'byte')}, expected at most {MAX_FILE:,}", where=where, hint=_HINT)
     raw = source.read(0, source.size)
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as file, warnings.catch_warnings():

@@ -97,7 +97,7 @@ def _shifted(old: str, value: MetaValue) -> Move:
     new = PREFIX + _RENAMED[_UNSHIFTED]
     ids = value.value.items() if isinstance(value.value, Array) and value.value.count <= _MAX_IDS else []
     numbers = [int(item) + 1 for item in ids if type(item) is int]
-    if not numbers or len(numbers) < len(ids) or max(numbers) >= 1 << 31:
+    if not numbers or len(numbers) < len(ids) or min(numbers) < 1 or max(numbers) >= 1 << 31:
         return Move(old, new, value, f"{new} is read", clash="holds no layer ids")
     shifted = MetaValue(ValueType.ARRAY, Array.of(ValueType.INT32, numbers))
     return Move(old, new, shifted, f"the checkpoint's unshifted ids: {new} is read, and holds each id + 1")

@@ -5,6 +5,7 @@ Source: FORMAT facts of llama.cpp's loader for the arch `dflash`.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -152,8 +153,13 @@ def convert_scalar(value: Scalar, kind: ValueType) -> Scalar | None:
     if kind in _RANGES:
         whole = isinstance(value, int) or value.is_integer()
         return int(value) if whole and int(value) in _RANGES[kind] else None
-    largest = 3.4028234663852886e38 if kind is ValueType.FLOAT32 else float("inf")
-    return float(value) if not isinstance(value, bool) and abs(value) <= largest else None
+    if isinstance(value, bool):
+        return None
+    form = "<f" if kind is ValueType.FLOAT32 else "<d"
+    try:
+        return float(struct.unpack(form, struct.pack(form, float(value)))[0])
+    except OverflowError:
+        return None
 
 
 def encode_spec(spec: DraftSpec) -> list[tuple[str, MetaValue]]:

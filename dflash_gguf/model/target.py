@@ -111,7 +111,7 @@ def require_target(header: Header, where: str) -> None:
         base = "/".join(
             filter(None, (_text(header, f"general.base_model.0.{key}") for key in ("organization", "name")))
         )
-        raise _not_a_target(f"a {kind.name}", base, where)
+        raise _not_a_target(kind.name, base, where)
 
 
 def _not_a_target(told: str, base: str, where: str) -> ModelError:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from dflash_gguf.bytesio.atomic import check_output
 from dflash_gguf.bytesio.hub import Hub, parse_reference
-from dflash_gguf.bytesio.inplace import overwrite, restore
+from dflash_gguf.bytesio.inplace import TORN, InPlace
 from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.errors import FormatError, UsageError
 from dflash_gguf.formats.gguf.scan import scan_header
@@ -18,7 +18,7 @@ from dflash_gguf.model.remote import gguf_path
 from dflash_gguf.patching.copy import copy_whole, write_copy
 from dflash_gguf.patching.edits import Change, Edits
 from dflash_gguf.patching.mend import Helpers, chosen_rules, mend, open_helpers, what_is_left
-from dflash_gguf.patching.values import check_key, parse_set
+from dflash_gguf.patching.values import check_key, is_text, parse_set
 
 if TYPE_CHECKING:
     from dflash_gguf.checks.finding import Finding
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 class Patched:
     """What was done: `changes` in their order, and the errors and warnings that `check` has of the file now.
 
-    `sha256` is that of the tensors' bytes, proved the same in the source and in the file (None where they were not
-    touched: in place, or on a dry run); `bytes_written` counts what was written at all. `undone` says that an earlier
-    patch of this file had been killed and was undone first.
+    `tried` are the rules whose fixes were asked for. `sha256` is that of the tensors' bytes, proved the same in the
+    source and in the file (None where they were not touched: in place, or on a dry run); `bytes_written` counts what
+    was written at all. `undone` says that an earlier patch of this file had been killed and was taken back first.
     """
 
     path: Path
     changes: tuple[Change, ...]
     left: tuple[Finding, ...]
+    tried: tuple[str, ...]
     tensors: int
     tensor_bytes: int
     file_size: int
@@ -79,29 +80,71 @@ def patch(
     if out is None and not dry_run and parse_reference(str(source)) is not None:
         raise _of_the_cache(str(source))
     path = gguf_path(str(source), hub)
-    wishes = Wishes(sets, removes, renames)
     if out is not None:
         _check_output(path, Path(out), force=force or dry_run)
     elif not dry_run and Path(os.path.realpath(path)).parent.name == "blobs":
         raise _of_the_cache(str(source))
     helpers = open_helpers(_text(target), _text(original), hub)
-    rules = chosen_rules(fixes, helpers)
-    undone = out is None and not dry_run and restore(path)
-    with LocalFile(path) as file:
-        edits = plan_edits(file, wishes, rules, helpers)
-        written, sha256 = (0, None) if dry_run else _write(file, edits, out, force=force, on_bytes=on_bytes)
-        tensors = edits.original.tensors.values()
-        return Patched(
-            path if out is None else Path(out),
-            tuple(edits.log),
-            what_is_left(edits, file, str(out or source), helpers),
-            len(tensors),
-            sum(tensor.size for tensor in tensors),
-            edits.encoded().file_size if edits.changed else file.size,
-            written,
-            sha256,
-            undone,
-        )
+    task = _Task(Wishes(sets, removes, renames), chosen_rules(fixes, helpers), helpers, dry_run, on_bytes)
+    name = str(out or source)
+    if out is None and not dry_run:
+        with InPlace(path) as held:
+            return task.carry_out(path, name, lambda file, edits: task.change(held, file, edits), undone=held.undone)
+    return task.carry_out(path, name, lambda file, edits: task.write(file, edits, out, force=force))
+
+
+Written: TypeAlias = "tuple[int, str | None]"  # bytes written, and the tensors' hash where they were copied
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    wishes: Wishes
+    rules: Sequence[str]
+    helpers: Helpers
+    dry_run: bool
+    on_bytes: Callable[[int], None]
+
+    def carry_out(
+        self, path: Path, name: str, write: Callable[[LocalFile, Edits], Written], *, undone: bool = False
+    ) -> Patched:
+        """Plan the changes of `path`, `write` them, and say what is left; `name` is what the result is called."""
+        with LocalFile(path) as file:
+            edits = plan_edits(file, self.wishes, self.rules, self.helpers)
+            left = what_is_left(edits, file, name, self.helpers)
+            written, sha256 = write(file, edits)
+            tensors = edits.original.tensors.values()
+            return Patched(
+                Path(name),
+                tuple(edits.log),
+                left,
+                tuple(self.rules),
+                len(tensors),
+                sum(tensor.size for tensor in tensors),
+                edits.encoded().file_size if edits.changed else file.size,
+                written,
+                sha256,
+                undone,
+            )
+
+    def write(self, file: LocalFile, edits: Edits, out: str | Path | None, *, force: bool) -> Written:
+        """To another file; nowhere on a dry run that names none."""
+        if out is None or self.dry_run:
+            return 0, None
+        if not edits.changed:
+            return file.size, copy_whole(file, Path(out), force=force, on_bytes=self.on_bytes)
+        return edits.encoded().file_size, write_copy(file, edits, Path(out), force=force, on_bytes=self.on_bytes)
+
+    def change(self, held: InPlace, file: LocalFile, edits: Edits) -> Written:
+        """The file itself."""
+        if not edits.changed:
+            return 0, None
+        if edits.moves_nothing:
+            return _overwrite_header(held, file, edits.encoded().data), None
+        if held.status.st_nlink > 1:
+            told = f"has {held.status.st_nlink} names (hard links), and would have to be written anew"
+            raise UsageError(told, where=file.name, hint="name an output instead of --in-place")
+        written, like = edits.encoded().file_size, held.status
+        return written, write_copy(file, edits, held.path, force=True, on_bytes=self.on_bytes, like=like)
 
 
 def plan_edits(file: LocalFile, wishes: Wishes, rules: Sequence[str], helpers: Helpers) -> Edits:
@@ -112,11 +155,7 @@ def plan_edits(file: LocalFile, wishes: Wishes, rules: Sequence[str], helpers: H
     for key in wishes.removes:
         check_key(key, "--remove")
         edits.remove(key)
-    for text in wishes.renames:
-        old, equals, new = text.partition("=")
-        if not equals or not old or not new:
-            raise UsageError(f"{text!a} is not OLD=NEW", where="--rename-tensor")
-        edits.rename_tensor(old, new)
+    edits.rename_tensors(dict(map(_parse_rename, wishes.renames)))
     for text in wishes.sets:
         edits.set(*parse_set(text))
     mend(edits, file, rules, helpers)
@@ -127,30 +166,22 @@ def plan_edits(file: LocalFile, wishes: Wishes, rules: Sequence[str], helpers: H
     return edits
 
 
-def _write(
-    file: LocalFile, edits: Edits, out: str | Path | None, *, force: bool, on_bytes: Callable[[int], None]
-) -> tuple[int, str | None]:
-    """Bytes written, and the hash of the tensor data where they were copied."""
-    if out is not None:
-        if not edits.changed:
-            return file.size, copy_whole(file, Path(out), force=force, on_bytes=on_bytes)
-        return edits.encoded().file_size, write_copy(file, edits, Path(out), force=force, on_bytes=on_bytes)
-    if not edits.changed:
-        return 0, None
-    if edits.moves_nothing:
-        return _overwrite_header(file, edits.encoded().data), None
-    return edits.encoded().file_size, write_copy(file, edits, file.path, force=True, on_bytes=on_bytes)
+def _parse_rename(text: str) -> tuple[str, str]:
+    old, equals, new = text.partition("=")
+    if not equals or not old or not new or not is_text(new) or not new.isprintable():
+        raise UsageError(f"{text!a} is not OLD=NEW", where="--rename-tensor", hint="NEW is printable text")
+    return old, new
 
 
-def _overwrite_header(file: LocalFile, new: bytes) -> int:
+def _overwrite_header(held: InPlace, file: LocalFile, new: bytes) -> int:
     """Write from the first byte that differs to the last; returns how many those are."""
     old = file.read(0, len(new))
-    first = next((at for at in range(0, len(new), _STEP) if new[at : at + _STEP] != old[at : at + _STEP]), None)
-    if first is None:
+    differing = [at for at in range(0, len(new), _STEP) if new[at : at + _STEP] != old[at : at + _STEP]]
+    if not differing:
         return 0
-    last = next(at for at in range(len(new), 0, -_STEP) if new[max(0, at - _STEP) : at] != old[max(0, at - _STEP) : at])
-    overwrite(file.path, first, new[first:last])
-    return last - first
+    first, end = max(differing[0], len(TORN)), min(differing[-1] + _STEP, len(new))
+    held.overwrite(first, new[first:end])
+    return end - first
 
 
 _STEP = 512

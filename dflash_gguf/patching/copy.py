@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,16 +21,25 @@ if TYPE_CHECKING:
 _PIECE = 4 << 20
 
 
-def write_copy(file: LocalFile, edits: Edits, out: Path, *, force: bool, on_bytes: Callable[[int], None]) -> str:
+def write_copy(
+    file: LocalFile,
+    edits: Edits,
+    out: Path,
+    *,
+    force: bool,
+    on_bytes: Callable[[int], None],
+    like: os.stat_result | None = None,
+) -> str:
     """Write the patched file to `out`; returns the sha256 of its tensors' bytes, one behind the other.
 
     What was written is scanned, hashed and compared with the source while it goes to the disk. `on_bytes` is told of
-    the tensor data twice, when they are copied and when they are hashed. Raises InputError, or OutputError also where
+    the tensor data twice, when they are copied and when they are hashed; `like` is whose permissions and owner the file
+    gets. Raises InputError, or OutputError also where
     they differ.
     """
     encoded = edits.encoded()
     check_room({out: encoded.file_size})
-    with AtomicFile(out, encoded.file_size, force=force) as target:
+    with AtomicFile(out, encoded.file_size, force=force, like=like) as target:
         target.write(0, encoded.data)
         for tensor, offset in edits.tensors():
             target.copy(file, tensor.offset, tensor.size, offset, on_bytes)
@@ -41,10 +51,17 @@ def write_copy(file: LocalFile, edits: Edits, out: Path, *, force: bool, on_byte
 def copy_whole(file: LocalFile, out: Path, *, force: bool, on_bytes: Callable[[int], None]) -> str:
     """Copy a file in which nothing is to be changed, byte for byte; returns the sha256 of its tensors' bytes."""
     check_room({out: file.size})
-    with AtomicFile(out, file.size, force=force) as target:
+    tensors = scan_header(file).tensors.values()
+    with AtomicFile(out, file.size, force=force) as target, target.reopen() as written:
         target.copy(file, 0, file.size, 0, on_bytes)
+        with ThreadPoolExecutor() as pool:
+            synced, sha256 = pool.submit(target.sync), pool.submit(hash_tensors, written, tensors, on_bytes)
+            same = _equal(file, 0, written, 0, file.size)
+            synced.result()
+        if not same:
+            raise _differs(target)
         target.commit()
-    return hash_tensors(file, scan_header(file).tensors.values(), on_bytes)
+    return sha256.result()
 
 
 def _prove(file: LocalFile, edits: Edits, target: AtomicFile, on_bytes: Callable[[int], None]) -> str:
@@ -55,7 +72,7 @@ def _prove(file: LocalFile, edits: Edits, target: AtomicFile, on_bytes: Callable
         after = list(scan_header(written).tensors.values())
         sha256 = pool.submit(hash_tensors, written, after, on_bytes)
         found = [(t.name, t.type, t.shape) for t in after]
-        same = found == [(edits.names[t.name], t.type, t.shape) for t in before] and all(
+        same = found == [(new, t.type, t.shape) for new, t in zip(edits.names, before, strict=True)] and all(
             _equal(file, one.offset, written, other.offset, one.size) for one, other in zip(before, after, strict=True)
         )
         synced.result()
@@ -64,6 +81,10 @@ def _prove(file: LocalFile, edits: Edits, target: AtomicFile, on_bytes: Callable
                 "tensor data read back differ from the source's", where=str(target.path), hint="bad disk?"
             )
         return sha256.result()
+
+
+def _differs(target: AtomicFile) -> OutputError:
+    return OutputError("tensor data read back differ from the source's", where=str(target.path), hint="bad disk?")
 
 
 def _equal(one: LocalFile, at: int, other: LocalFile, there: int, size: int) -> bool:

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dflash_gguf.errors import ModelError, UsageError
-from dflash_gguf.formats.gguf.emit import EncodedHeader, OutTensor, encode_header
+from dflash_gguf.formats.gguf.emit import EncodedHeader, OutTensor, encode_header, encode_value
 from dflash_gguf.formats.gguf.scan import DEFAULT_ALIGNMENT, Header, scan_header
-from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model.metadata import KEYS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from dflash_gguf.bytesio.source import ByteSource
     from dflash_gguf.formats.gguf.layout import TensorInfo
@@ -45,7 +44,7 @@ class Edits:
     def __init__(self, header: Header) -> None:
         self.original = header
         self.metadata: Metadata = dict(header.metadata)
-        self.names: dict[str, str] = {name: name for name in header.tensors}  # the file's → the name to be
+        self.names: dict[str, str] = {name: name for name in header.tensors}  # the name to be → the file's
         self.log: list[Change] = []
         self.rule = ""
         self._encoded: EncodedHeader | None = None
@@ -74,12 +73,12 @@ class Edits:
         before = self.metadata.pop(key)
         self._done(Change("key", key, "", before, None, self.rule))
 
-    def move(self, old: str, new: str, value: MetaValue) -> None:
-        """Put `value` under another key, in the place of the old one."""
-        before = self.metadata[old]
-        pairs = self.metadata.items()
-        self.metadata = {new if key == old else key: value if key == old else kept for key, kept in pairs}
-        self._done(Change("key", old, new, before, value, self.rule))
+    def move(self, moves: Mapping[str, tuple[str, MetaValue]]) -> None:
+        """Put values under other keys, each in the place of its old one: old → (new, value)."""
+        before = self.metadata
+        self.metadata = dict(moves.get(key, (key, value)) for key, value in before.items())
+        for old, (new, value) in moves.items():
+            self._done(Change("key", old, new, before[old], value, self.rule))
 
     def arrange(self, keys: Iterable[str]) -> None:
         """Have these keys one behind the other in this order, where the first of them stands; no change by itself."""
@@ -89,22 +88,30 @@ class Edits:
         self.metadata = dict([*rest[:first], *block.items(), *rest[first:]])
         self._encoded, self._header = None, self.original
 
-    def rename_tensor(self, old: str, new: str) -> None:
-        """Rename a tensor by the name it has now. Raises UsageError (no such tensor) or ModelError (name taken)."""
-        first = next((name for name, now in self.names.items() if now == old), None)
-        if first is None:
-            raise UsageError("has no such tensor", where=old, hint="`dflash-gguf inspect FILE --tensors` lists them")
-        if new == old:
-            return
-        if new in self.names.values():
-            raise ModelError(f"cannot be called {new}: another tensor is", where=old)
-        self.names[first] = new
-        self._done(Change("tensor", old, new, rule=self.rule))
+    def rename_tensors(self, renames: Mapping[str, str]) -> None:
+        """Rename tensors by the names they have now, all at once, so that two can change places.
+
+        Raises UsageError (no such tensor, or two that would have one name).
+        """
+        for old in renames:
+            if old not in self.names:
+                raise UsageError(
+                    "has no such tensor", where=old, hint="`dflash-gguf inspect FILE --tensors` lists them"
+                )
+        names: dict[str, str] = {}
+        for now, first in self.names.items():
+            new = renames.get(now, now)
+            if new in names:
+                raise UsageError(f"cannot be called {new}: another tensor is", where=now if new != now else first)
+            names[new] = first
+        self.names = names
+        for old, new in renames.items():
+            if new != old:
+                self._done(Change("tensor", old, new, rule=self.rule))
 
     def reencode(self) -> None:
         """Encode the header anew though nothing in it changes: that mends padding, odd bools and trailing bytes."""
-        if all(change.kind != "container" for change in self.log):
-            self._done(Change("container", "header and padding written anew", "", rule=self.rule))
+        self._done(Change("container", "header and padding written anew", "", rule=self.rule))
 
     def encoded(self) -> EncodedHeader:
         """The header's bytes as they will be. Raises ModelError for an alignment that makes a file of padding."""
@@ -113,7 +120,8 @@ class Edits:
             alignment = value.value if value is not None and type(value.value) is int else DEFAULT_ALIGNMENT
             if not 0 < alignment <= _MAX_ALIGNMENT:
                 raise ModelError(f"{alignment:,}, expected 1 to {_MAX_ALIGNMENT:,}", where=_ALIGNMENT_KEY)
-            tensors = [OutTensor(self.names[name], t.type, t.shape) for name, t in self.original.tensors.items()]
+            infos = self.original.tensors
+            tensors = [OutTensor(new, infos[name].type, infos[name].shape) for new, name in self.names.items()]
             version = self.original.version
             pairs = self.metadata.items()
             self._encoded = encode_header(pairs, tensors, version=version, alignment=alignment)
@@ -156,10 +164,7 @@ class Edits:
 
 
 def _identical(one: MetaValue, other: MetaValue) -> bool:
-    a, b = one.value, other.value
-    if isinstance(a, Array) and isinstance(b, Array):
-        return a.item_type is b.item_type and a.count == b.count and bytes(a.raw) == bytes(b.raw)
-    return one.type is other.type and a == b
+    return one.type is other.type and encode_value(one) == encode_value(other)
 
 
 class _Preview:

@@ -15,7 +15,8 @@ from dflash_gguf.checks.registry import Needs, Rule, all_rules, find_rule
 from dflash_gguf.checks.run import Runner
 from dflash_gguf.checks.subject import Subject
 from dflash_gguf.errors import UsageError
-from dflash_gguf.patching.fixes import FIXES, Work
+from dflash_gguf.patching import fixes, vocabulary  # noqa: F401 - importing them registers them
+from dflash_gguf.patching.work import FIXES, Work
 
 if TYPE_CHECKING:
     from dflash_gguf.bytesio.source import ByteSource

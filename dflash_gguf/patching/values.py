@@ -42,13 +42,22 @@ def parse_set(text: str) -> tuple[str, MetaValue]:
     if value.startswith("[") and (items := _list(value)) is not None:
         parsed = [_item(item, kind, where) for item in items]
         return key, MetaValue(ValueType.ARRAY, Array.of(kind, parsed))
-    return key, MetaValue(kind, value if kind is ValueType.STRING else _item(_plain(value), kind, where))
+    return key, MetaValue(kind, _item(value if kind is ValueType.STRING else _plain(value), kind, where))
 
 
 def check_key(key: str, where: str) -> None:
     """Raise UsageError for a key that GGUF does not allow."""
     if not 0 < len(key) <= MAX_KEY or not key.isascii() or not key.isprintable():
         raise UsageError(f"{key[:80]!a} is no key: 1 to {MAX_KEY:,} ASCII characters", where=where)
+
+
+def is_text(text: str) -> bool:
+    """Whether UTF-8 has it; arguments and JSON may hold halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _list(text: str) -> list[Any] | None:
@@ -62,6 +71,8 @@ def _list(text: str) -> list[Any] | None:
 def _plain(text: str) -> Any:
     """A number, true or false as typed; other text as it is."""
     lowered = text.strip().lower()
+    if "_" in lowered or not lowered.isascii():  # Python's own ways to write a number
+        return text
     if lowered in ("true", "false"):
         return lowered == "true"
     for make in (int, float):
@@ -74,7 +85,7 @@ def _plain(text: str) -> Any:
 
 def _item(item: Any, kind: ValueType, where: str) -> Scalar:
     fits = isinstance(item, bool | int | float | str) and not (isinstance(item, bool) and kind is not ValueType.BOOL)
-    value = convert_scalar(item, kind) if fits else None
+    value = convert_scalar(item, kind) if fits and is_text(str(item)) else None
     if value is None or (kind in _FLOATS and not math.isfinite(value)):  # type: ignore[arg-type]
         raise UsageError(f"{str(item)[:80]!a} does not fit {kind.name}", where=where)
     return value

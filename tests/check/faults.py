@@ -384,6 +384,12 @@ def name_of_a_part(shop: Workshop) -> Case:
 # metadata
 
 
+@breaks("KV101", "dflash.target_layer_ids")
+def layer_ids_below_zero(shop: Workshop) -> Parts:
+    parts = shop.parts().rename(LAYERS, "dflash.target_layer_ids")
+    return parts.set_array("dflash.target_layer_ids", ValueType.INT64, [-(1 << 40), 1, 2])
+
+
 @breaks("KV101", "general.architecture")
 def architecture_of_a_fork(shop: Workshop) -> Parts:
     parts = shop.parts().set("general.architecture", STR, "dflash-draft")
@@ -711,6 +717,16 @@ def no_pre(shop: Workshop) -> Parts:
 @breaks("TK204", "tokenizer.ggml.pre", "warning")
 def unheard_of_pre(shop: Workshop) -> Parts:
     return shop.parts().set("tokenizer.ggml.pre", STR, "qwen99")
+
+
+@breaks("TK204", "tokenizer.ggml.model")
+def no_tokenizer_model(shop: Workshop) -> Parts:
+    return shop.parts().remove("tokenizer.ggml.model")
+
+
+@breaks("TK204", "tokenizer.ggml.model")
+def tokenizer_model_as_a_number(shop: Workshop) -> Parts:
+    return shop.parts().set("tokenizer.ggml.model", U32, 1)
 
 
 @breaks("TK204", "tokenizer.ggml.merges")

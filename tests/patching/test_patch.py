@@ -6,20 +6,15 @@ import hashlib
 import json
 import os
 import resource
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from builders import ROOT
 from builders_gguf import Parts
 from check.faults import NAME, Workshop
 from conftest import Run
 from test_faults import obey_permissions
 
 import dflash_gguf
-from dflash_gguf.bytesio import inplace
 from dflash_gguf.errors import DflashError, FormatError, InputError, ModelError, OutputError, UsageError
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array
@@ -129,72 +124,6 @@ def test_in_place_through_a_link(file: Path, tmp_path: Path) -> None:
     assert Parts.of(file).pairs[BLOCK].value == 5
 
 
-class Killed(BaseException):
-    """Stands for a signal."""
-
-
-def test_in_place_whatever_interrupts_it_is_undone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, write = file.read_bytes(), os.pwrite
-    calls: list[int] = []
-
-    def torn(fd: int, data: bytes, offset: int) -> int:
-        if offset == 0 or calls:  # what is kept of the old bytes, and putting them back
-            return write(fd, data, offset)
-        calls.append(offset)
-        write(fd, bytes(data[:100]), offset)
-        raise Killed
-
-    monkeypatch.setattr("os.pwrite", torn)
-    with pytest.raises(Killed):
-        patch(file, sets=[f"{BLOCK}=u32:5"])
-    assert calls
-    assert file.read_bytes() == old
-    assert list(file.parent.iterdir()) == [file]
-
-
-KILL = """
-import os, signal, sys
-from dflash_gguf.patching import patch
-write = os.pwrite
-def torn(fd, data, offset):
-    if offset == 0:
-        return write(fd, data, offset)
-    write(fd, bytes(data[:300]), offset)
-    os.kill(os.getpid(), signal.SIGKILL)
-os.pwrite = torn
-patch(sys.argv[1], sets=["dflash.block_size=u32:5", "dflash.context_length=u32:77"])
-"""
-
-
-def kill_in_the_middle(file: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", KILL, file], env=environment, check=False, timeout=300)
-    assert done.returncode == -signal.SIGKILL
-
-
-def test_in_place_after_sigkill_the_next_run_puts_the_old_bytes_back(file: Path) -> None:
-    old = file.read_bytes()
-    kill_in_the_middle(file)
-    assert file.read_bytes() != old
-    assert (file.parent / f".{NAME}.undo").exists()
-    done = patch(file)
-    assert done.undone
-    assert file.read_bytes() == old
-    assert list(file.parent.iterdir()) == [file]
-
-
-def test_an_undo_of_another_file_is_not_taken(file: Path) -> None:
-    kill_in_the_middle(file)
-    whole = file.read_bytes() + bytes(32)
-    file.write_bytes(whole)
-    assert not patch(file, sets=["general.architecture=str:dflash"]).undone
-    assert file.read_bytes() == whole
-    damaged = file.parent / f".{NAME}.undo"
-    damaged.write_bytes(b"short")
-    assert not inplace.restore(file)
-    assert file.read_bytes() == whole
-
-
 @pytest.mark.parametrize(
     ("wishes", "error", "told"),
     [
@@ -208,12 +137,21 @@ def test_an_undo_of_another_file_is_not_taken(file: Path) -> None:
         ({"sets": ["x=f32:nan"]}, UsageError, "does not fit FLOAT32"),
         ({"sets": ["x=bool:2"]}, UsageError, "does not fit BOOL"),
         ({"sets": ['x=i32:[1,"a"]']}, UsageError, "does not fit INT32"),
+        ({"sets": ["x=f64:1" + "0" * 400]}, UsageError, "does not fit FLOAT64"),
+        ({"sets": ["x=f64:[1" + "0" * 400 + "]"]}, UsageError, "does not fit FLOAT64"),
+        ({"sets": ['x=str:["\\ud800"]']}, UsageError, "does not fit STRING"),
+        ({"sets": ["x=str:\udcff"]}, UsageError, "does not fit STRING"),
+        ({"sets": ["x=u32:1_000"]}, UsageError, "does not fit UINT32"),
+        ({"sets": ["x=u32:\u0661"]}, UsageError, "does not fit UINT32"),
         ({"sets": ["=u8:1"]}, UsageError, "is no key"),
         ({"sets": ["é=u8:1"]}, UsageError, "is no key"),
         ({"removes": ["dflash.nothing"]}, UsageError, "has no such key"),
         ({"renames": ["fc.weight"]}, UsageError, "is not OLD=NEW"),
         ({"renames": ["nothing=x"]}, UsageError, "has no such tensor"),
-        ({"renames": ["fc.weight=output_norm.weight"]}, ModelError, "another tensor is"),
+        ({"renames": ["fc.weight=output_norm.weight"]}, UsageError, "another tensor is"),
+        ({"renames": ["fc.weight=x", "output_norm.weight=x"]}, UsageError, "another tensor is"),
+        ({"renames": ["fc.weight=\udcff"]}, UsageError, "is not OLD=NEW"),
+        ({"renames": ["fc.weight=a\x01"]}, UsageError, "is not OLD=NEW"),
         ({"renames": ["fc.weight=" + "x" * 64]}, FormatError, "would not be read: .* 64 bytes"),
         ({"sets": ["general.alignment=u32:48"]}, FormatError, "would not be read: 48 is not a power of two"),
         ({"sets": ["general.alignment=u32:2147483648"]}, ModelError, "expected 1 to 65,536"),
@@ -245,7 +183,7 @@ def test_another_alignment(file: Path, tmp_path: Path, alignment: int) -> None:
         ("u64:18446744073709551615", ValueType.UINT64, (1 << 64) - 1),
         ("i8:-128", ValueType.INT8, -128),
         ("u32:8.0", ValueType.UINT32, 8),
-        ("f32:1e-6", ValueType.FLOAT32, 1e-6),
+        ("f32:1e-6", ValueType.FLOAT32, float.fromhex("0x1.0c6f7ap-20")),
         ("f64:3", ValueType.FLOAT64, 3.0),
         ("bool:false", ValueType.BOOL, False),
         ("bool:1", ValueType.BOOL, True),
@@ -258,6 +196,25 @@ def test_another_alignment(file: Path, tmp_path: Path, alignment: int) -> None:
 def test_values(text: str, kind: ValueType, value: object) -> None:
     key, parsed = parse_set(f"a.b={text}")
     assert (key, parsed.type, parsed.value) == ("a.b", kind, value)
+
+
+def test_two_tensors_change_places(file: Path, tmp_path: Path) -> None:
+    one, two = "selector_predecessor.weight", "selector_successor.weight"
+    patch(file, tmp_path / "x.gguf", renames=[f"{one}={two}", f"{two}={one}"])
+    before, after = Parts.of(file).tensors, Parts.of(tmp_path / "x.gguf").tensors
+    assert (after[one], after[two]) == (before[two], before[one])
+
+
+def test_floats_are_compared_as_the_file_has_them(file: Path, tmp_path: Path) -> None:
+    key = "dflash.attention.layer_norm_rms_epsilon"
+    value = Parts.of(file).pairs[key].value
+    assert isinstance(value, float)
+    assert patch(file, tmp_path / "x.gguf", sets=[f"{key}=f32:{value:.6g}"]).changes == ()
+    (change,) = patch(file, tmp_path / "y.gguf", sets=["dflash.logit_scale=f32:1e-50"]).changes
+    assert change.after is not None
+    assert change.after.value == 0
+    (change,) = patch(tmp_path / "y.gguf", tmp_path / "z.gguf", sets=["dflash.logit_scale=f32:-0.0"]).changes
+    assert change.old
 
 
 def test_paths_that_cannot_be(file: Path, tmp_path: Path) -> None:
@@ -316,6 +273,22 @@ def test_a_disk_that_lies_is_noticed(file: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("os.copy_file_range", lie)
     with pytest.raises(OutputError, match="differ from the source's"):
         patch(file, tmp_path / "x.gguf", sets=["x=u8:1"])
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_copy_in_which_nothing_changes_is_compared_too(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = os.copy_file_range
+
+    def lie(source: int, out: int, count: int, offset: int, at: int) -> int:
+        done = copy(source, out, count, offset, at)
+        os.pwrite(out, b"?", at + count - 1)
+        return done
+
+    monkeypatch.setattr("os.copy_file_range", lie)
+    with pytest.raises(OutputError, match="differ from the source's"):
+        patch(file, tmp_path / "x.gguf")
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
@@ -390,7 +363,7 @@ def test_read_only(run: Run, file: Path) -> None:
     finally:
         file.parent.chmod(0o755)
     assert done.returncode == 3, done.stderr
-    assert "cannot be written: Permission denied" in done.stderr
+    assert "cannot be changed in place: Permission denied" in done.stderr
     assert file.read_bytes() == old
 
 

@@ -52,7 +52,7 @@ def architecture(subject: Subject) -> Iterator[Problem]:
     elif name == ARCHITECTURE:
         yield from _foreign_keys(subject)
     elif subject.sidecar is not None:
-        told = f"{name!r}: a {subject.sidecar.name}, recognised and not supported"
+        told = f"{name!r}: {subject.sidecar.name}, recognised and not supported"
         hint = f"nothing has to be mended: llama.cpp runs it with {subject.sidecar.flag}"
         yield Problem(told, where, hint, Severity.NOTE)
     else:

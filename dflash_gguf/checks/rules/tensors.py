@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dflash_gguf.checks.finding import Severity
 from dflash_gguf.checks.geometry import SELECTOR, uniform_dim
-from dflash_gguf.checks.names import known_optional
+from dflash_gguf.checks.names import known_optional, without_ones
 from dflash_gguf.checks.recipes import expected_types
 from dflash_gguf.checks.registry import Needs, NotChecked, Problem, rule
 from dflash_gguf.checks.subject import Subject
@@ -143,7 +143,7 @@ def shapes(subject: Subject) -> Iterator[Problem]:
     for name, tensor in subject.tensors.items():
         canonical = subject.canonical[name] or name
         expected = table.get(canonical) or known_optional(canonical, spec)
-        if expected and _trimmed(tensor.shape) != _trimmed(expected) and not canonical.endswith(told_elsewhere):
+        if expected and without_ones(tensor.shape) != without_ones(expected) and not canonical.endswith(told_elsewhere):
             bad.append((name, f"{list(tensor.shape)}, the metadata want {list(expected)}"))
     if len(bad) <= _MANY:
         for name, told in bad:
@@ -152,13 +152,6 @@ def shapes(subject: Subject) -> Iterator[Problem]:
         name, told = bad[0]
         rest = [name for name, _ in bad[1:]]
         yield Problem(f"ne is {told}; {len(rest)} more contradict: {_listed(rest, 5)}", name)
-
-
-def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Trailing ones make no difference to ggml."""
-    while len(shape) > 1 and shape[-1] == 1:
-        shape = shape[:-1]
-    return shape
 
 
 def _told_by_heads(subject: Subject, spec: DraftSpec) -> tuple[str, ...]:

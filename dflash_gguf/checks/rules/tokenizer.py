@@ -15,7 +15,7 @@ from dflash_gguf.model.metadata import MASK_KEY
 from dflash_gguf.model.tokenizer import PRE_NAMES
 
 _PREFIX = "tokenizer.ggml."
-_TYPE_KEY, _SCORES_KEY, _PRE_KEY = (_PREFIX + name for name in ("token_type", "scores", "pre"))
+_TYPE_KEY, _SCORES_KEY, _PRE_KEY, _MODEL_KEY = (_PREFIX + name for name in ("token_type", "scores", "pre", "model"))
 _SPECIAL = re.compile(r"tokenizer\.ggml\.(\w+_token_id)")
 _TEMPLATE = re.compile(r"tokenizer\.chat_template(\..*)?")
 _MAX_TEMPLATE = 1 << 20
@@ -114,8 +114,8 @@ def special_ids(subject: Subject) -> Iterator[Problem | NotChecked]:
     "TK204",
     Severity.ERROR,
     "text would be split another way than the target splits it",
-    why="A byte-level BPE vocabulary needs the name of its pre-tokenizer and its merges; every merge joins two tokens "
-    "that exist.",
+    why="The vocabulary's kind decides how text is split; a byte-level BPE one needs the name of its pre-tokenizer "
+    "and its merges; every merge joins two tokens that exist.",
     at_run_time="`default` or a missing name loads with a warning and splits text wrongly; without merges the file "
     "does not load.",
     fix="`dflash-gguf patch IN OUT --fix TK204 --target T`; or convert anew, with --tokenizer-pre NAME where its way "
@@ -123,7 +123,10 @@ def special_ids(subject: Subject) -> Iterator[Problem | NotChecked]:
 )
 def splitting(subject: Subject) -> Iterator[Problem | NotChecked]:
     """See the registry."""
-    if subject.string(_PREFIX + "model") != "gpt2":
+    model = subject.metadata.get(_MODEL_KEY)
+    if subject.token_count and (model is None or model.type is not ValueType.STRING):
+        yield Problem("is missing" if model is None else f"has type {model.type.name}, expected STRING", _MODEL_KEY)
+    if model is None or model.value != "gpt2":
         return
     pre = subject.string(_PRE_KEY)
     if pre is None or pre in ("default", ""):

@@ -56,7 +56,7 @@ def encode_header(
     pairs = list(metadata)
     parts = [struct.pack("<4sIQQ", b"GGUF", version, len(tensors), len(pairs))]
     for key, value in pairs:
-        parts += (_string(key.encode()), struct.pack("<I", value.type), _value(value))
+        parts += (_string(key.encode()), struct.pack("<I", value.type), encode_value(value))
     position, relative = 0, []
     for tensor in tensors:
         relative.append(position)
@@ -76,7 +76,8 @@ def _string(raw: bytes) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-def _value(value: MetaValue) -> bytes:
+def encode_value(value: MetaValue) -> bytes:
+    """A value as it stands behind its type."""
     if isinstance(value.value, Array):
         return struct.pack("<IQ", value.value.item_type, value.value.count) + bytes(value.value.raw)
     if value.type is ValueType.STRING:

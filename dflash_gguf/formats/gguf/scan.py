@@ -330,7 +330,7 @@ class _Scanner:
         where = f"tensor {index}"
         length = self.take(_U64, f"the name length of {where}")
         if length > MAX_KEY:
-            raise self.fail("GF003", f"a tensor name of {length:,} bytes", where=where)
+            raise self.fail("GF003", f"a tensor name of {counted(length, 'byte')}", where=where)
         name = self.take_bytes(length, f"the name of {where}").decode("utf-8", "surrogateescape")
         n_dims = self.take(_U32, f"the dims of {name}")
         if n_dims > MAX_DIMS:
@@ -358,10 +358,13 @@ def _all_finite(form: str, raw: bytearray) -> bool:
 
 def _describe(source: ByteSource) -> str:
     """What a file that is no GGUF seems to be."""
+    from dflash_gguf.bytesio.inplace import TORN
+
     head = source.read(0, min(source.size, 512))
     start = head.lstrip().lower()
     kinds = (
         (not head, "it is empty"),
+        (head.startswith(TORN), "a patch of it was interrupted; `dflash-gguf patch FILE --in-place` takes that back"),
         (
             head.startswith(b"version https://git-lfs"),
             "a Git LFS pointer; fetch the file itself (git lfs pull)",
