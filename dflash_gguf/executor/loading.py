@@ -106,8 +106,7 @@ def require_usable(spec: DraftSpec, where: str) -> None:
         "sliding_window and its pattern do not go together": (spec.sliding_window is None)
         != (spec.sliding_window_pattern is None)
         or len(spec.sliding_window_pattern or (True,) * spec.block_count) != spec.block_count,
-        f"mask_token_id {spec.mask_token_id} of {counted(spec.vocab_size, 'token')}": spec.mask_token_id
-        >= spec.vocab_size,
+        f"mask_token_id {spec.mask_token_id} of {spec.vocab_size} tokens": spec.mask_token_id >= spec.vocab_size,
         "selector_top_k is larger than the vocabulary": v2 is not None and v2.selector_top_k > spec.vocab_size,
     }
     for fault, present in faults.items():

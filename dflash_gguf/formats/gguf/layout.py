@@ -139,7 +139,8 @@ def _check_end(layout: Layout, data_offset: int, alignment: int, file_size: int)
     end = max(ends)[0] if ends else min(data_offset, file_size)
     if end > file_size:
         first = min(past for past in ends if past[0] > file_size)[1]
-        message = f"the file is truncated: {counted(end - file_size, 'byte', 'is', 'are')} missing, the first ones of this tensor"
+        missing = counted(end - file_size, "byte", "is", "are")
+        message = f"the file is truncated: {missing} missing, from this tensor on"
         layout.errors.append(Defect("GF006", message, first))
     behind = file_size - data_offset - padded(max(0, end - data_offset), alignment)
     if not layout.errors and behind > 0:

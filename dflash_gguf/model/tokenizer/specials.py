@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dflash_gguf.errors import FormatError, counted
+from dflash_gguf.errors import FormatError
 from dflash_gguf.model.tokenizer.added import SPECIAL_WORDS
 from dflash_gguf.model.tokenizer.files import as_list, as_object, brief
 
@@ -185,6 +185,6 @@ def _is_row(word: str, token_id: int, vocab_size: int, draft: _Draft, where: str
         raise FormatError(f"{word}_token_id is {brief(token_id)}", where=where)
     if token_id >= vocab_size:
         draft.warn(
-            f"{word}_token_id is {brief(token_id)} in config.json, beyond the vocabulary of {counted(vocab_size, 'row')}: left out"
+            f"{word}_token_id is {brief(token_id)} in config.json, beyond the vocabulary of {vocab_size} rows: left out"
         )
     return token_id < vocab_size

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, cast
 
-from dflash_gguf.errors import FormatError, ModelError, counted
+from dflash_gguf.errors import FormatError, ModelError
 from dflash_gguf.model.tokenizer.added import Added, all_added, listed_tokens
 from dflash_gguf.model.tokenizer.files import as_object, brief
 
@@ -123,7 +123,7 @@ def _place_added(token: Added, rows: list[str | None], types: bytearray, where: 
 def beyond(count: int, highest: int, vocab_size: int, where: str) -> ModelError:
     """The error for a vocabulary that does not fit into the draft's rows."""
     return ModelError(
-        f"{brief(count)} tokens up to id {brief(highest)}, but the draft has {counted(vocab_size, 'vocabulary row')}",
+        f"{brief(count)} tokens up to id {brief(highest)}, but the draft has {vocab_size} vocabulary rows",
         where=where,
         hint="this target and this draft do not belong together",
     )
