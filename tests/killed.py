@@ -46,11 +46,11 @@ class Steps:
     named: int
 
     def some(self, seed: int) -> list[int]:
-        """All up to the first that writes, two others that write and the last, those around the naming, the end."""
+        """The first that writes, another, the last, and those that give the name, with the next one after it."""
         written = [number for number, (name, _) in enumerate(self.steps) if name == "pwrite"]
-        between = random.Random(seed).sample(range(written[0] + 1, written[-1]), 2)
-        around = range(self.touched - 1, min(self.named + 2, len(self.steps)))
-        return sorted({*range(written[0] + 1), *between, written[-1], *around, len(self.steps) - 1})
+        between = random.Random(seed).choice(range(written[0] + 1, written[-1]))
+        after = min(self.named + 1, len(self.steps) - 1)
+        return sorted({written[0], between, written[-1], self.touched, self.named, after})
 
 
 def steps_of(arguments: Arguments, out: Path, folder: Path) -> Steps:

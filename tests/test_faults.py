@@ -35,10 +35,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     ("kind", "force", "every"),
     [
         (signal.SIGTERM, True, False),
-        (signal.SIGINT, False, False),
-        (signal.SIGKILL, True, False),
         (signal.SIGKILL, False, False),
-        pytest.param(signal.SIGTERM, False, True, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, False, True, marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, True, True, marks=pytest.mark.slow),
     ],
 )

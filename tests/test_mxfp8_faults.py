@@ -26,7 +26,7 @@ from dflash_gguf.mxfp8 import Listener, verify_mxfp8, write_mxfp8
     ("kind", "force", "every"),
     [
         (signal.SIGTERM, False, False),
-        (signal.SIGKILL, True, False),
+        pytest.param(signal.SIGKILL, True, False, marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, True, True, marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, False, False, marks=pytest.mark.slow),
     ],
