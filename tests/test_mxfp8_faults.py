@@ -25,7 +25,7 @@ from dflash_gguf.mxfp8 import Listener, verify_mxfp8, write_mxfp8
 @pytest.mark.parametrize(
     ("kind", "force", "many"),
     [
-        (signal.SIGTERM, False, False),
+        pytest.param(signal.SIGTERM, False, False, marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, True, False, marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, True, True, marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, False, False, marks=pytest.mark.slow),

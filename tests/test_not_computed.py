@@ -34,6 +34,7 @@ def drafts(target: Path, tmp_path: Path) -> dict[str, Path]:
     return found
 
 
+@pytest.mark.slow
 def test_each_is_told_in_one_line(run: Run, drafts: dict[str, Path], target: Path) -> None:
     for name, path in drafts.items():
         commands = [["compare", path, path, "--target", target]]

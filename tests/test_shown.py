@@ -124,6 +124,7 @@ def test_inspect_json_holds_all_that_is_asked_for(run: Run, file: Path) -> None:
     assert (keyed["value"], keyed["tensors"], keyed["tokens"]) == (8, plain["tensors"], whole["tokens"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["é".encode(), b"\xff"])
 def test_a_string_that_is_most_of_the_file(tmp_path: Path, unit: bytes) -> None:
     """All that is shown of it is made in pieces: memory is the header's and the string's, no list of characters."""

@@ -38,10 +38,10 @@ class Finding:
     hint: str
 
     def fingerprint(self, file_name: str) -> str:
-        """What a baseline knows it by: the same rule at the same place of a file of the same name."""
+        """What a baseline knows it by: the same rule, as severe, at the same place of a file of the same name."""
         import hashlib
 
-        text = f"{self.rule}\0{file_name}\0{self.where}"
+        text = f"{self.rule}\0{self.severity.value}\0{file_name}\0{self.where}"
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dflash_gguf.formats.gguf.types import GGMLType
+from dflash_gguf.model.metadata import FILE_TYPES
 from dflash_gguf.model.recipe import RECIPES, TypeChoice, choose_types, is_matrix
 
 if TYPE_CHECKING:
@@ -39,3 +40,13 @@ def main_type(tensors: Mapping[str, TensorInfo], instead: Mapping[str, TypeChoic
         elif name in instead:
             weights[instead[name].type] += tensor.n_weights
     return max(weights, key=lambda kind: weights[kind]) if weights else None
+
+
+def fitting_label(subject: Subject) -> str | None:
+    """The name of the file type that the tensors bear out: whose recipe gives all their types, else the main type's."""
+    for name in FILE_TYPES:
+        choices = expected_types(subject, name)
+        if choices and all(subject.tensors[tensor].type is choice.type for tensor, choice in choices.items()):
+            return name
+    found = main_type(subject.tensors)
+    return found.name if found else None

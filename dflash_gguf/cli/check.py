@@ -86,10 +86,24 @@ def _is_checkpoint(path: Path) -> bool:
     return (path / "config.json").is_file() and any(path.glob("*.safetensors")) and not any(path.glob("*.gguf"))
 
 
+def _is_quantized(folder: Path) -> bool:
+    """Whether anything says that it was written in a quantized form."""
+    from dflash_gguf.model.checkpoint import read_config
+    from dflash_gguf.model.quantization import HF_QUANT_CONFIG
+
+    if (folder / HF_QUANT_CONFIG).exists() or (folder / "conversion_manifest.json").exists():
+        return True
+    return "quantization_config" in read_config(folder)
+
+
 def _verify(files: list[str], source: str | None, render: str) -> NoReturn:
     """Verify an MXFP8 checkpoint as `mxfp8 --verify` does."""
     from dflash_gguf.cli.mxfp8 import show_report, verified
 
+    if not _is_quantized(next(Path(file) for file in files if _is_checkpoint(Path(file)))):
+        raise UsageError(
+            "is a checkpoint that is not quantized", where=" ".join(files), hint="convert it: check reads GGUF"
+        )
     if len(files) > 1:
         raise UsageError("a checkpoint is checked alone", where=" ".join(files), hint="name it only")
     if render not in ("text", "json"):

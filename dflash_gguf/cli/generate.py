@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_gguf.cli.draft import parse_memory, tell_clamp
-from dflash_gguf.cli.output import emit_json, safe, say
+from dflash_gguf.cli.output import complain, emit_json, safe, say
 from dflash_gguf.errors import counted
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def run(
     say()
     for line in acceptance_lines(done):
         say(line)
+    if done.n_draft and not done.n_accept:
+        complain("note: nothing was accepted: `dflash-gguf check FILE --target TARGET` tells whether the two fit")
 
 
 def acceptance_lines(done: Generation) -> list[str]:

@@ -102,8 +102,8 @@ def _hints(tried: Sequence[str], given: Sequence[str]) -> dict[str, str]:
         needs = [option for option in ("--source", "--target") if option in mend.needs and option not in given]
         if needs:
             hints[rule] = f"--fix {rule} needs {' and '.join(needs)}"
-        else:
-            hints[rule] = "nothing given tells what is right" if rule in tried else f"--fix {rule}"
+        elif rule in tried:
+            hints[rule] = "nothing given tells what is right"
     return hints
 
 

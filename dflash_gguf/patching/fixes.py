@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dflash_gguf.checks.names import respelled
-from dflash_gguf.checks.recipes import expected_types, main_type
+from dflash_gguf.checks.recipes import fitting_label
 from dflash_gguf.checks.target import Rope
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
@@ -38,7 +38,6 @@ from dflash_gguf.model.provenance import (
 from dflash_gguf.patching.work import SECTIONS, Work, mends, own_source, take_from_source, take_mask
 
 if TYPE_CHECKING:
-    from dflash_gguf.checks.subject import Subject
     from dflash_gguf.patching.edits import Edits
 
 _LAYERS = PREFIX + "target_layers"
@@ -197,18 +196,10 @@ def _kind(work: Work) -> None:
 
 
 def _label(work: Work) -> None:
-    """general.file_type: the type whose recipe gives all of the file's types, else that of most weights."""
-    tensors = work.subject.tensors
-    found = main_type(tensors)
-    named = [name for name in FILE_TYPES if _fits(work.subject, name)]
-    named += [name for name in FILE_TYPES if found is not None and name == found.name]
-    if named:
-        work.edits.set(_FILE_TYPE, MetaValue(ValueType.UINT32, FILE_TYPES[named[0]]))
-
-
-def _fits(subject: Subject, name: str) -> bool:
-    choices = expected_types(subject, name)
-    return bool(choices) and all(subject.tensors[tensor].type is choice.type for tensor, choice in choices.items())
+    """general.file_type as the tensors bear it out."""
+    name = fitting_label(work.subject)
+    if name in FILE_TYPES:
+        work.edits.set(_FILE_TYPE, MetaValue(ValueType.UINT32, FILE_TYPES[name]))
 
 
 @mends("KV110", needs="--source and --target")

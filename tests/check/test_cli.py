@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 import pytest
 from conftest import kept_signals
 
-from check.faults import FAULTS, NAME, Workshop
+from check.faults import FAULTS, I32, NAME, Workshop
 from dflash_gguf.checks import check
 from dflash_gguf.checks.registry import all_rules
 from dflash_gguf.cli import main
@@ -163,3 +163,22 @@ def test_explain(run: Run) -> None:
     unknown = run("explain", "KV999")
     assert unknown.returncode == 2
     assert "did you mean" in unknown.stderr
+
+
+def test_a_baseline_does_not_know_what_has_become_an_error(shop: Workshop, run: Run, tmp_path: Path) -> None:
+    at_last = shop.write(shop.parts().set_array("dflash.target_layers", I32, [1, 2, 8]))
+    beyond = shop.write(shop.parts().set_array("dflash.target_layers", I32, [1, 2, 9]))
+    target = shop.target_with(num_hidden_layers=8)
+    baseline = tmp_path / "baseline.json"
+    known = run("check", at_last, "--target", target, "--format", "json")
+    assert [f["severity"] for f in json.loads(known.stdout)["files"][0]["findings"]] == ["warning"]
+    baseline.write_text(known.stdout)
+    assert run("check", at_last, "--target", target, "--baseline", baseline, "--fail-on", "warn").returncode == 0
+    assert run("check", beyond, "--target", target, "--baseline", baseline).returncode == 1
+
+
+def test_a_checkpoint_that_is_not_quantized_is_no_file_to_check(shop: Workshop, run: Run) -> None:
+    done = run("check", shop.draft)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "is a checkpoint that is not quantized (convert it: check reads GGUF)" in done.stderr

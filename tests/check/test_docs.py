@@ -86,6 +86,7 @@ def shown(work: Path, command: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_every_command_works(reader: Path) -> None:
     ran = commands()[1:]
     assert len(ran) >= 14

@@ -54,3 +54,10 @@ def test_a_name_with_the_prefix_is_not_said_to_be_overlooked(shop: Workshop) -> 
     message = judge(shop, shop.parts(), "dflash-Tiny-latest.gguf").message
     assert message == "'dflash-Tiny-latest.gguf' does not end in a type, as in -BF16.gguf"
     assert find_rule("NM601").at_run_time.startswith("Without the prefix ")
+
+
+def test_a_name_that_the_weights_bear_out_is_right(shop: Workshop) -> None:
+    """The label is wrong then, and KV109 says so."""
+    parts = shop.parts().set("general.file_type", U32, 7)
+    report = check([shop.write(parts, "dflash-Tiny-BF16.gguf")]).files[0]
+    assert [f.rule for f in report.findings if f.severity.value != "note"] == ["KV109"]

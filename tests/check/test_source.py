@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from check.compare_helpers import decoded, requantized
-from check.faults import Workshop, quantized
+from check.faults import I32, Workshop, quantized
 from dflash_gguf.checks import Finding, check
 from dflash_gguf.checks.compare_source import RMSE_BOUND
 from dflash_gguf.formats.blocks import dequantize, quantize
@@ -123,3 +123,9 @@ def test_bounds_are_about_twice_what_quantizing_gives(kind: GGMLType) -> None:
     error = dequantize(kind, out) - weights
     relative = float(np.sqrt((error**2).sum() / (weights**2).sum()))
     assert 1.5 < RMSE_BOUND[kind] / relative < 6
+
+
+def test_a_wrong_type_is_told_by_its_name(shop: Workshop) -> None:
+    path = shop.write(shop.parts().set("dflash.block_size", I32, 8))
+    (finding,) = check([path], source=shop.draft, select=["SR501"]).files[0].findings
+    assert finding.message == "is 8 (int32), converting the source gives 8 (uint32)"

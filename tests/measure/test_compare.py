@@ -51,7 +51,7 @@ def test_accepted_lengths_are_the_references(against_q4: Comparison) -> None:
         assert list(prompt.a.accepted[:whole]) == told["accepted"][:whole]
 
 
-@pytest.mark.parametrize("n_max", [None, 3])
+@pytest.mark.parametrize("n_max", [None, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_replay_is_the_decode(files: dict[str, Path], n_max: int | None) -> None:
     """Both drafts' blocks are those of `generate`, the last ones too, which the budget or the end token cuts."""
     numbers = (7, 20, 23)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dflash_gguf.checks.card import claims
 from dflash_gguf.checks.finding import Severity
-from dflash_gguf.checks.recipes import expected_types, main_type
+from dflash_gguf.checks.recipes import expected_types, fitting_label, main_type
 from dflash_gguf.checks.registry import NotChecked, Problem, rule
 from dflash_gguf.checks.subject import Subject
 from dflash_gguf.model.metadata import FILE_TYPES, file_type_name
@@ -38,7 +38,7 @@ def file_name(subject: Subject) -> Iterator[Problem]:
         told = f"{name!a} does not begin with {prefix}: llama.cpp does not find it"
     elif match is None or not _TYPE.fullmatch(match["type"]):
         told = f"{name!a} does not end in a type, as in -{_actual_type(subject)}.gguf"
-    elif held and match["type"].upper() in FILE_TYPES and match["type"].upper() != held:
+    elif held and match["type"].upper() in FILE_TYPES and match["type"].upper() not in (held, _actual_type(subject)):
         told = f"says {match['type']}, general.file_type is {held}"
     else:
         return
@@ -53,9 +53,9 @@ def _file_type(subject: Subject) -> str | None:
 def _actual_type(subject: Subject) -> str:
     """The type by the file's label where most weights bear it out, else by its weights."""
     held, found = _file_type(subject), main_type(subject.tensors)
-    if found is None or (held and found is main_type(subject.tensors, expected_types(subject, held))):
-        return held or "<TYPE>"
-    return found.name
+    if held and found and found is main_type(subject.tensors, expected_types(subject, held)):
+        return held
+    return fitting_label(subject) or held or "<TYPE>"
 
 
 def _right_name(subject: Subject, prefix: str) -> str:

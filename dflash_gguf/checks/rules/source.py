@@ -12,6 +12,7 @@ from dflash_gguf.checks.subject import TOKENS_KEY, Subject
 from dflash_gguf.errors import DflashError, counted
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
+from dflash_gguf.model.describe import value_type
 from dflash_gguf.model.metadata import KEYS, MASK_KEY
 
 #: keys that depend on the target too
@@ -46,8 +47,10 @@ def metadata(subject: Subject) -> Iterator[Problem]:
         if found is None and expected is None:
             continue
         if found is None or expected is None or not _equal(found, expected):
-            told = f"is {_shown(found)}, converting the source gives {_shown(expected)}"
-            yield Problem(told, key.full)
+            is_now, gives = _shown(found), _shown(expected)
+            if found and expected and is_now == gives:
+                is_now, gives = f"{is_now} ({value_type(found)})", f"{gives} ({value_type(expected)})"
+            yield Problem(f"is {is_now}, converting the source gives {gives}", key.full)
     mask = subject.metadata.get(MASK_KEY)
     if mask is not None and mask.value != spec.mask_token_id:
         yield Problem(f"is {_shown(mask)}, the source says {spec.mask_token_id}", MASK_KEY)
