@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dflash_gguf.errors import counted
-from dflash_gguf.model.metadata import MASK_KEY, PREFIX
+from dflash_gguf.model.card import MARK, geometry_lines
+from dflash_gguf.model.describe import draft_spec
+from dflash_gguf.model.metadata import FILE_TYPES, MASK_KEY, PREFIX, file_type_name
 from dflash_gguf.model.provenance import parse_card
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ def claims(text: str, subject: Subject) -> Iterator[str]:
         yield f"license {card.license!r}, the file says {held!r}"
     yield from _base_model(card.base_model, subject)
     yield from _sizes(text, subject)
+    yield from _rows(text, subject)
+    yield from _own_words(text, subject)
     counts = {int(match.replace(",", "")) for match in _TENSORS.findall(text)}
     if counts and len(subject.tensors) not in counts:
         yield f"says tensors: {_told(counts)}, the file holds {len(subject.tensors)}"
@@ -65,6 +69,41 @@ def _base_model(claimed: str | None, subject: Subject) -> Iterator[str]:
         if not any(name.rstrip("/").rpartition("/")[2] == last for name in known):
             told = ", ".join(dict.fromkeys(name.rpartition("/")[2] for name in known))
             yield f"base_model {claimed!a}, the file names {told!a}"
+
+
+def _rows(text: str, subject: Subject) -> Iterator[str]:
+    """Type and tensors in a table's rows that name the file, and how many tokens the run lines let it draft."""
+    columns: list[str] = []
+    number = subject.metadata.get("general.file_type")
+    label = file_type_name(number.value) if number is not None and isinstance(number.value, int) else None
+    for line in text.splitlines():
+        cells = (
+            [cell.strip(" `*") for cell in line.strip().strip("|").split("|")] if line.lstrip().startswith("|") else []
+        )
+        if subject.file_name not in cells:
+            columns = (
+                [cell.lower() for cell in cells] if "tensors" in map(str.lower, cells) else columns if cells else []
+            )
+            continue
+        said = dict(zip(columns, cells, strict=False))
+        if (held := said.get("tensors", "")).isdecimal() and int(held) != len(subject.tensors):
+            yield f"says {counted(int(held), 'tensor')}, the file holds {len(subject.tensors)}"
+        if label and (kind := said.get("type", label)) in FILE_TYPES and kind != label:
+            yield f"{subject.file_name!a} is of type {kind}, the file says {label}"
+    block = subject.natural(PREFIX + "block_size")
+    drafted = {int(count) for count in re.findall(r"--spec-draft-n-max[ =](\d{1,6})\b", text)}
+    if block and drafted and min(drafted) >= block:
+        yield f"--spec-draft-n-max {_told(drafted)}, a block of {block} drafts at most {block - 1}"
+
+
+def _own_words(text: str, subject: Subject) -> Iterator[str]:
+    """Sizes in a card that this package wrote: each line is known by what it says up to its first number."""
+    spec = draft_spec(subject.metadata) if MARK in text else None
+    for line in geometry_lines(spec) if spec else ():
+        label = re.split(r"\d", line, maxsplit=1)[0]
+        said = [other for other in text.splitlines() if other.startswith(label)]
+        if said and line not in said:
+            yield f"{said[0].removeprefix('- ')!a}, by the file {line.removeprefix('- ')!a}"
 
 
 def _sizes(text: str, subject: Subject) -> Iterator[str]:

@@ -17,6 +17,10 @@ from dflash_gguf.measuring.worker import RESULT
 _WORKER = Path(__file__).with_name("worker.py")
 #: time stamp and level that llama.cpp puts before a line
 _PREFIX = re.compile(r"^[\d.]+ [A-Z] ")
+#: a line of the source that an assertion or an abort names; a debugger's backtrace has its numbers in front
+_PLACE = re.compile(r"^[^\s:]+\.(cpp|cu|c|h|hpp|m|metal):\d+: ")
+_FOLDERS = re.compile(r"^[^\s:]*/")
+_HARMLESS = re.compile(r"this warning is normal|auto-loading has been declined")
 _TOLD = re.compile(r"error|fail|assert|exceed|unknown|cannot|abort|terminate|bad_alloc|out of memory", re.IGNORECASE)
 _MAX_REASON = 300
 
@@ -89,9 +93,10 @@ def _behind(log: str) -> str:
 
 
 def reason_of(log: str) -> str:
-    """The line of a log that says why: the engine's first error, else its last line that sounds like one."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    """The line of a log that says why: where the engine gave up, its first error, the last that sounds like one."""
+    lines = [line.strip() for line in log.splitlines() if line.strip() and not _HARMLESS.search(line)]
+    gave_up = [_FOLDERS.sub("", line) for line in lines if _PLACE.match(line)]
     errors = [line for line in lines if re.match(r"^[\d.]+ E ", line) and "Traceback" not in line]
     named = [line for line in errors if "error" in line.lower()] or errors
-    told = named[:1] or [line for line in lines if _TOLD.search(line)][-1:] or lines[-1:]
+    told = gave_up[-1:] or named[:1] or [line for line in lines if _TOLD.search(line)][-1:] or lines[-1:]
     return _PREFIX.sub("", told[0])[:_MAX_REASON] if told else ""

@@ -69,7 +69,7 @@ def write_card(files: Sequence[CardFile], bench: Sequence[str] = ()) -> str:
     lines += ["", "| file | type | bytes | tensors |", "|---|---|--:|--:|"]
     lines += [f"| `{inline(file.name)}` | {file.type} | {file.size:,} | {file.tensors} |" for file in files]
     if first.spec:
-        lines += ["", *_geometry(first.spec)]
+        lines += ["", *geometry_lines(first.spec)]
         lines += ["", "## Run", "", *_usage(first, first.spec)]
     if bench:
         lines += ["", "## Measured", "", *bench]
@@ -134,7 +134,8 @@ def _link(file: CardFile, prefix: str) -> str | None:
     return f"[{repo}]({_PAGES}{repo}){at}"
 
 
-def _geometry(spec: DraftSpec) -> list[str]:
+def geometry_lines(spec: DraftSpec) -> list[str]:
+    """The draft's sizes, a line each; `check` compares a card's lines with them."""
     lines = [
         f"- block_size: {spec.block_size} (drafts up to {counted(spec.max_draft, 'token')} a pass)",
         f"- layers: {spec.block_count}, hidden size: {spec.embedding_length}, vocabulary: {spec.vocab_size:,}",

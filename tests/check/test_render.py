@@ -135,3 +135,12 @@ def test_an_unknown_format_is_refused() -> None:
 
 def test_severities_have_an_order() -> None:
     assert sorted(Severity, key=lambda s: s.rank) == [Severity.ERROR, Severity.WARNING, Severity.NOTE]
+
+
+def test_a_summary_is_escaped_once() -> None:
+    finding = Finding("KV103", Severity.ERROR, "is `1` #2 \\x", "dflash.block_size", "a|b")
+    text = summary(Report((FileReport("dflash-x-Q4_K_M.gguf", (finding,)),)))
+    assert text.splitlines()[-1] == (
+        "| dflash-x-Q4&#95;K&#95;M.gguf | fail | error KV103 | dflash.block&#95;size | "
+        "is &#96;1&#96; &#35;2 &#92;x. a&#124;b |"
+    )

@@ -79,6 +79,11 @@ def test_the_reason_is_the_engines_first_error() -> None:
 RuntimeError: Failed to init server, please check the input params.
 """
     assert reason_of(log) == "llama_model_load: error loading model: missing tensor 'fc.weight'"
+    normal = "0.1 E init: failed: dflash requires ctx_other to be set (this warning is normal during memory fitting)\n"
+    gdb = "warning: File x auto-loading has been declined\n57\t./nptl/futex-internal.c: No such file or directory.\n"
+    place = "/build/llama.cpp/src/llama-graph.cpp:1410: GGML_ASSERT(t_layer_inp[il] != nullptr) failed\n"
+    assert reason_of(normal + place + gdb) == "llama-graph.cpp:1410: GGML_ASSERT(t_layer_inp[il] != nullptr) failed"
+    assert reason_of(normal) == ""
     assert reason_of("Traceback\n  File\nRuntimeError: it failed\n") == "RuntimeError: it failed"
     assert reason_of("") == ""
 

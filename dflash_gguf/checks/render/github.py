@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dflash_gguf.checks.finding import Finding, Report
 
 LIMIT = 10
+_MARKUP = frozenset("\\|`*_<>[]#@")
 _KINDS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
@@ -72,7 +73,4 @@ def _property(text: str) -> str:
 
 def _cell(text: str) -> str:
     """Text that neither ends the cell nor becomes markup or a mention."""
-    escaped = safe(text).replace("\\", "\\\\")
-    for char in "|`*_<>[]#@":
-        escaped = escaped.replace(char, f"&#{ord(char)};")
-    return escaped
+    return "".join(f"&#{ord(char)};" if char in _MARKUP else char for char in safe(text))
