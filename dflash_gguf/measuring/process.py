@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,7 +21,11 @@ _PREFIX = re.compile(r"^[\d.]+ [A-Z] ")
 #: a line of the source that an assertion or an abort names; a debugger's backtrace has its numbers in front
 _PLACE = re.compile(r"^[^\s:]+\.(cpp|cu|c|h|hpp|m|metal):\d+: ")
 _FOLDERS = re.compile(r"^[^\s:]*/")
-_HARMLESS = re.compile(r"this warning is normal|auto-loading has been declined")
+#: what a healthy start says too, and what a debugger says behind a crash
+_HARMLESS = re.compile(
+    r"this warning is normal|failed to measure the memory of the extra model|auto-loading has been declined"
+    r"|^ptrace: |^No stack\.|^The program is not being run|^\d+\t.*: No such file"
+)
 _TOLD = re.compile(r"error|fail|assert|exceed|unknown|cannot|abort|terminate|bad_alloc|out of memory", re.IGNORECASE)
 _MAX_REASON = 300
 
@@ -72,7 +77,7 @@ def run_engine(job: dict[str, Any], time_limit: float) -> list[list[Completion]]
     lines = [line for line in done.stdout.splitlines() if line.startswith(RESULT)]
     if done.returncode == 0 and lines:
         return [[Completion(**answer) for answer in run] for run in json.loads(lines[-1].removeprefix(RESULT))]
-    return Failure(_ending(done.returncode) + _behind(done.stderr))
+    return Failure(_ending(done.returncode) + (_behind(done.stderr) or _next_step(done.returncode, job)))
 
 
 def _ending(code: int) -> str:
@@ -87,6 +92,13 @@ def _ending(code: int) -> str:
     return f"the engine crashed ({name})"
 
 
+def _next_step(code: int, job: dict[str, Any]) -> str:
+    """For a crash that no line of the log explains; the control without a draft has nothing to check."""
+    if code >= 0 or job["draft"] is None:
+        return ""
+    return "; run " + shlex.join(["dflash-gguf", "check", job["draft"], "--target", job["target"]])
+
+
 def _behind(log: str) -> str:
     reason = reason_of(log)
     return f": {reason}" if reason else ""
@@ -98,5 +110,6 @@ def reason_of(log: str) -> str:
     gave_up = [_FOLDERS.sub("", line) for line in lines if _PLACE.match(line)]
     errors = [line for line in lines if re.match(r"^[\d.]+ E ", line) and "Traceback" not in line]
     named = [line for line in errors if "error" in line.lower()] or errors
-    told = gave_up[-1:] or named[:1] or [line for line in lines if _TOLD.search(line)][-1:] or lines[-1:]
+    plain = [line for line in lines if not _PREFIX.match(line)]  # not the log of a run that went well so far
+    told = gave_up[-1:] or named[:1] or [line for line in lines if _TOLD.search(line)][-1:] or plain[-1:]
     return _PREFIX.sub("", told[0])[:_MAX_REASON] if told else ""

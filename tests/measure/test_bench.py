@@ -26,7 +26,7 @@ from dflash_gguf.measuring.process import Completion, Failure, reason_of, run_en
 from dflash_gguf.measuring.worker import RESULT
 from measure.drafts import TARGET, faulty, prompts
 
-JOB: dict[str, Any] = {"n_max": 7}
+JOB: dict[str, Any] = {"n_max": 7, "draft": None}
 
 
 def use_worker(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> None:
@@ -70,6 +70,14 @@ def test_an_engine_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     pytest.fail("it was never heard")
 
 
+def test_a_crash_without_a_word_names_the_next_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use_worker(monkeypatch, tmp_path, "import os\nos.abort()")
+    for draft, told in (("d.gguf", "; run dflash-gguf check d.gguf --target t.gguf"), (None, "")):
+        done = run_engine({**JOB, "draft": draft, "target": "t.gguf"}, 300)
+        assert isinstance(done, Failure)
+        assert done.reason == f"the engine crashed (SIGABRT){told}"
+
+
 def test_the_reason_is_the_engines_first_error() -> None:
     log = """
 0.00.013.754 I srv    load_model: loading model 'target.gguf'
@@ -83,7 +91,8 @@ RuntimeError: Failed to init server, please check the input params.
     gdb = "warning: File x auto-loading has been declined\n57\t./nptl/futex-internal.c: No such file or directory.\n"
     place = "/build/llama.cpp/src/llama-graph.cpp:1410: GGML_ASSERT(t_layer_inp[il] != nullptr) failed\n"
     assert reason_of(normal + place + gdb) == "llama-graph.cpp:1410: GGML_ASSERT(t_layer_inp[il] != nullptr) failed"
-    assert reason_of(normal) == ""
+    unmeasured = "0.1 W operator(): failed to measure the memory of the extra model, fitting without it: no\n"
+    assert reason_of(normal + unmeasured + "0.2 I srv init: model loaded\n" + gdb) == ""
     assert reason_of("Traceback\n  File\nRuntimeError: it failed\n") == "RuntimeError: it failed"
     assert reason_of("") == ""
 
