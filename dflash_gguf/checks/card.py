@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dflash_gguf.errors import counted
-from dflash_gguf.model.card import MARK, geometry_lines
+from dflash_gguf.model.card import MARK, geometry_lines, kind_words, metadata_rows
 from dflash_gguf.model.describe import draft_spec
 from dflash_gguf.model.metadata import FILE_TYPES, MASK_KEY, PREFIX, file_type_name
 from dflash_gguf.model.provenance import parse_card
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _TENSORS = re.compile(r"(?<![\d.,])(\d[\d,]*)\s+tensors\b", re.IGNORECASE)
 _BYTES = re.compile(r"(?<![\d.,])(\d{1,3}(?:,\d{3})+|\d{6,})(?:\s*(?:B|bytes))?(?![\w.,]*\d)", re.IGNORECASE)
 _SIZE = re.compile(r"(?<![\d.,])(\d+(?:\.\d+)?)\s*(GB|GiB|MB|MiB)\b")
+_KIND = re.compile(r"A DFlash(?: \d+)? speculative-decoding draft")
 _UNITS = {"GB": 10**9, "GiB": 1 << 30, "MB": 10**6, "MiB": 1 << 20}
 _KEYS = (
     "block_size",
@@ -97,13 +98,20 @@ def _rows(text: str, subject: Subject) -> Iterator[str]:
 
 
 def _own_words(text: str, subject: Subject) -> Iterator[str]:
-    """Sizes in a card that this package wrote: each line is known by what it says up to its first number."""
+    """A card that this package wrote: each line is known by what it says up to its first number or value."""
     spec = draft_spec(subject.metadata) if MARK in text else None
-    for line in geometry_lines(spec) if spec else ():
-        label = re.split(r"\d", line, maxsplit=1)[0]
-        said = [other for other in text.splitlines() if other.startswith(label)]
+    if spec is None:
+        return
+    lines = text.splitlines()
+    told = {re.split(r"\d", line, maxsplit=1)[0]: line for line in geometry_lines(spec)}
+    told |= {row[: row.index(" | ") + 3]: row for row in metadata_rows(subject.metadata)}
+    for label, line in told.items():
+        said = [other for other in lines if other.startswith(label)]
         if said and line not in said:
-            yield f"{said[0].removeprefix('- ')!a}, by the file {line.removeprefix('- ')!a}"
+            yield f"{said[0].strip('- |')!a}, by the file {line.strip('- |')!a}"
+    kinds = {match.group() for other in lines if (match := _KIND.match(other))}
+    if kinds and kind_words(spec) not in kinds:
+        yield f"{min(kinds)!a}, by the file {kind_words(spec)!a}"
 
 
 def _sizes(text: str, subject: Subject) -> Iterator[str]:

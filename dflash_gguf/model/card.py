@@ -74,7 +74,7 @@ def write_card(files: Sequence[CardFile], bench: Sequence[str] = ()) -> str:
     if bench:
         lines += ["", "## Measured", "", *bench]
     if first.spec:
-        lines += ["", "## Metadata", "", *_metadata(first)]
+        lines += ["", "## Metadata", "", "| key | value |", "|---|---|", *metadata_rows(first.metadata)]
         lines += ["", "## Made with", "", *_convert_command(files)]
     lines += ["", "## Attribution", "", *_attribution(first)]
     return "\n".join(lines) + "\n"
@@ -115,13 +115,18 @@ def _front_matter(file: CardFile) -> list[str]:
 
 
 def _about(file: CardFile) -> list[str]:
-    kind = f"DFlash {file.spec.version if file.spec else ''}".strip().removesuffix(" 1")
     target = _link(file, "general.base_model.0.") or "its target"
-    lines = [f"A {kind} speculative-decoding draft for {target}, as GGUF for llama.cpp."]
+    lines = [f"{kind_words(file.spec)} for {target}, as GGUF for llama.cpp."]
     lines.append("It is no standalone model: it needs its target's hidden states, token embedding and output head.")
     if source := _link(file, "general.source."):
         lines.append(f"Converted from {source}.")
     return lines
+
+
+def kind_words(spec: DraftSpec | None) -> str:
+    """What the draft is, as a card begins to say it."""
+    kind = f"DFlash {spec.version if spec else ''}".strip().removesuffix(" 1")
+    return f"A {kind} speculative-decoding draft"
 
 
 def _link(file: CardFile, prefix: str) -> str | None:
@@ -156,11 +161,11 @@ def _usage(file: CardFile, spec: DraftSpec) -> list[str]:
     return ["```sh", llama_server(name, "TARGET.gguf", spec), "```", "", *notes]
 
 
-def _metadata(file: CardFile) -> list[str]:
-    keys = [key for key in file.metadata if key.startswith(PREFIX)]
-    keys += [key for key in ("tokenizer.ggml.model", "tokenizer.ggml.pre", MASK_KEY) if key in file.metadata]
-    rows = [f"| {code(key)} | {code(_shown(plain(file.metadata[key])))} |" for key in keys]
-    return ["| key | value |", "|---|---|", *rows]
+def metadata_rows(metadata: Metadata) -> list[str]:
+    """The draft's keys, a table's row each; `check` compares a card's rows with them."""
+    keys = [key for key in metadata if key.startswith(PREFIX)]
+    keys += [key for key in ("tokenizer.ggml.model", "tokenizer.ggml.pre", MASK_KEY) if key in metadata]
+    return [f"| {code(key)} | {code(_shown(plain(metadata[key])))} |" for key in keys]
 
 
 def _shown(value: object) -> str:

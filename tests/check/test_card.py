@@ -39,6 +39,7 @@ EDITS = {
     "target layers": (r"\(block inputs\): \d+", "(block inputs): 9"),
     "kernel": (r"conv_kernel_size: \d+,", "conv_kernel_size: 9,"),
     "top_k": (r"selector_top_k: \d+", "selector_top_k: 9"),
+    "version": (r"A DFlash 2 ", "A DFlash "),
     "n-max": (r"--spec-draft-n-max \d+", "--spec-draft-n-max 15"),
 }
 
@@ -49,6 +50,15 @@ def test_each_number_counts(shop: Workshop, name: str) -> None:
     edited, count = re.subn(pattern, new, card_of(shop), count=1)
     assert count == 1
     assert contradictions(shop, edited)
+
+
+def test_each_row_of_the_metadata_counts(shop: Workshop) -> None:
+    head, mark, rows = card_of(shop).partition("## Metadata")
+    keys = re.findall(r"^\| `([\w.]+)` \| `", rows, re.MULTILINE)
+    assert len(keys) > 20
+    for key in keys:
+        edited = re.sub(rf"(`{re.escape(key)}` \| `)", r"\g<1>9", rows)
+        assert any(key in told for told in contradictions(shop, head + mark + edited)), key
 
 
 def test_a_card_in_other_words_is_left_alone(shop: Workshop) -> None:
