@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from dflash_gguf.errors import DflashError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import FrameType
 
 COULD_NOT_FINISH = 3
@@ -71,7 +72,16 @@ def _run_app() -> int:
         command = next((word for word in sys.argv[1:2] if word in COMMANDS), "")  # not every error knows
         message = " ".join(error.format_message().split()).removesuffix(".")
         hint = " ".join(filter(None, ("dflash-gguf", command, "--help")))
-        raise UsageError(message, where=command, hint=hint) from None
+        raise UsageError(message, where=command, hint=_near(message, COMMANDS) + hint) from None
+
+
+def _near(message: str, commands: Iterable[str]) -> str:
+    """For a command that there is not: those whose names are like it."""
+    from difflib import get_close_matches
+
+    word = message.removeprefix("No such command ").strip("'")
+    near = get_close_matches(word, commands, n=3, cutoff=0.6) if word != message else []
+    return f"did you mean {', '.join(near)}? " if near else ""
 
 
 def os_error_text(error: OSError) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.gguf.emit import EncodedHeader, OutTensor, encode_header, encode_value
 from dflash_gguf.formats.gguf.scan import DEFAULT_ALIGNMENT, Header, scan_header
+from dflash_gguf.formats.shown import safe
 from dflash_gguf.model.metadata import KEYS
 
 if TYPE_CHECKING:
@@ -69,7 +70,11 @@ class Edits:
     def remove(self, key: str) -> None:
         """Remove a key. Raises UsageError where there is none."""
         if key not in self.metadata:
-            raise UsageError("has no such key", where=key, hint="`dflash-gguf inspect FILE --json` lists them")
+            from difflib import get_close_matches
+
+            near = get_close_matches(key, self.metadata, n=3, cutoff=0.5)
+            hint = f"did you mean {', '.join(near)}?" if near else "`dflash-gguf inspect FILE --json` lists them"
+            raise UsageError("has no such key", where=key, hint=safe(hint))
         before = self.metadata.pop(key)
         self._done(Change("key", key, "", before, None, self.rule))
 

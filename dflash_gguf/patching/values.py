@@ -87,5 +87,6 @@ def _item(item: Any, kind: ValueType, where: str) -> Scalar:
     fits = isinstance(item, bool | int | float | str) and not (isinstance(item, bool) and kind is not ValueType.BOOL)
     value = convert_scalar(item, kind) if fits and is_text(str(item)) else None
     if value is None or (kind in _FLOATS and not math.isfinite(value)):  # type: ignore[arg-type]
-        raise UsageError(f"{str(item)[:80]!a} does not fit {kind.name}", where=where)
+        hint = "a list is [1,2,3]" if isinstance(item, str) and "," in item else ""
+        raise UsageError(f"{str(item)[:80]!a} does not fit {kind.name}", where=where, hint=hint)
     return value
