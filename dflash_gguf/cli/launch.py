@@ -42,20 +42,16 @@ def run(
 
 
 def _draft(file: str) -> LaunchDraft:
-    from dflash_gguf.errors import ModelError
     from dflash_gguf.formats.gguf.scan import scan_header
     from dflash_gguf.model.card import CardFile
+    from dflash_gguf.model.describe import require_spec
     from dflash_gguf.model.launch import LaunchDraft
-    from dflash_gguf.model.metadata import spec_from_metadata
     from dflash_gguf.model.remote import open_gguf
 
     with open_gguf(file) as source:
         header = scan_header(source)
         header.require_sound(source.name)
-        try:
-            spec = spec_from_metadata(header.metadata)
-        except ModelError as error:
-            raise ModelError(error.message, where=f"{source.name}: {error.where}", hint=error.hint) from None
+        spec = require_spec(header.metadata, source.name)
         card = CardFile.of(source.name, header)
         name = source.name
     return LaunchDraft(name, spec, card.repo("general.source."), card.repo("general.base_model.0."))

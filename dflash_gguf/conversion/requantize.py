@@ -18,7 +18,8 @@ from dflash_gguf.formats.gguf.scan import Header, scan_header
 from dflash_gguf.formats.gguf.types import GGMLType
 from dflash_gguf.formats.gguf.values import MetaValue
 from dflash_gguf.formats.safetensors import SourceTensor
-from dflash_gguf.model.metadata import general_pairs, spec_from_metadata
+from dflash_gguf.model.describe import require_spec
+from dflash_gguf.model.metadata import general_pairs
 from dflash_gguf.model.recipe import RECIPES, Override, TypeChoice, choose_types
 
 _FLOATS = {GGMLType.F32: "F32", GGMLType.F16: "F16", GGMLType.BF16: "BF16"}
@@ -60,7 +61,7 @@ def quantize_file(
 def _plan(
     file: ByteSource, header: Header, out: Path, recipe: str, overrides: Sequence[Override], *, fallback: bool
 ) -> Plan:
-    spec = spec_from_metadata(header.metadata)
+    spec = require_spec(header.metadata, file.name)
     infos = list(header.tensors.values())
     if not infos:
         raise ModelError("holds no tensors", where=file.name)

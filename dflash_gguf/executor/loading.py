@@ -19,7 +19,7 @@ from dflash_gguf.formats.gguf.scan import scan_header
 from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model.checkpoint import Checkpoint, read_config, read_json
 from dflash_gguf.model.config import text_config
-from dflash_gguf.model.metadata import spec_from_metadata
+from dflash_gguf.model.describe import require_spec
 from dflash_gguf.model.remote import draft_config_folder, open_gguf, vocabulary_tensors
 from dflash_gguf.model.spec import RopeScaling
 from dflash_gguf.model.target import require_target, target_config
@@ -83,7 +83,7 @@ def open_draft(path: Path, budget: Budget, files: ExitStack) -> tuple[DraftSpec,
     file = files.enter_context(LocalFile(path))
     header = scan_header(file)
     header.require_sound(file.name)
-    spec = spec_from_metadata(header.metadata)
+    spec = require_spec(header.metadata, file.name)
     require_usable(spec, file.name)
     _require_planned(spec, header, file.name)
     return spec, Weights(GGUFTensors(file, header.tensors), budget)

@@ -10,6 +10,7 @@ from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.gguf.scan import Header
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, Metadata, MetaValue
+from dflash_gguf.model.dialects import ARCHITECTURE_KEY, is_foreign
 from dflash_gguf.model.metadata import ARCHITECTURE, MASK_KEY, spec_from_metadata
 from dflash_gguf.model.sidecars import Sidecar, recognise
 from dflash_gguf.model.spec import DraftSpec
@@ -40,6 +41,19 @@ def draft_spec(metadata: Metadata) -> DraftSpec | None:
         return spec_from_metadata(metadata)
     except ModelError:
         return None
+
+
+def require_spec(metadata: Metadata, file: str) -> DraftSpec:
+    """The draft that a file's header describes. Raises ModelError, with the file's name and the next step."""
+    try:
+        return spec_from_metadata(metadata)
+    except ModelError as error:
+        hint = error.hint
+        if is_foreign(text(metadata, ARCHITECTURE_KEY)):
+            hint = "a fork's dialect: dflash-gguf patch IN OUT --fix all"
+        elif not hint:
+            hint = f"dflash-gguf {'check' if text(metadata, ARCHITECTURE_KEY) == ARCHITECTURE else 'inspect'} FILE"
+        raise ModelError(error.message, where=f"{file}: {error.where}", hint=hint) from None
 
 
 def start_spec(metadata: Metadata) -> DraftSpec | None:

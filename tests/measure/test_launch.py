@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 from builders import spec_of, v1_config, v2_config
+from builders_gguf import Parts
 from conftest import Run
+from executor_fixture import FIXTURES
 
 from dflash_gguf.errors import UsageError
+from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.model.launch import ENGINES, Launch, LaunchDraft, launch
 
 V2 = LaunchDraft("dflash-Tiny-BF16.gguf", spec_of(v2_config()), "org/Tiny-DFlash2", "org/Tiny")
@@ -144,3 +147,27 @@ def test_the_command(files: dict[str, Path], run: Run) -> None:
     target = run("launch", Path(__file__), "--target", "t.gguf")
     assert target.returncode == 1
     assert "not a GGUF" in target.stderr
+
+
+@pytest.mark.parametrize(
+    ("architecture", "step"),
+    [
+        ("qwen3-dflash-draft", "a fork's dialect: dflash-gguf patch IN OUT --fix all"),
+        ("qwen3", "dflash-gguf inspect FILE"),
+    ],
+)
+def test_another_architecture_names_the_file_and_the_next_step(
+    architecture: str, step: str, files: dict[str, Path], tmp_path: Path, run: Run
+) -> None:
+    file = tmp_path / "fork.gguf"
+    file.write_bytes(Parts.of(files["bf16"]).set("general.architecture", ValueType.STRING, architecture).encode())
+    told = f"error: {file}: general.architecture: is '{architecture}', expected 'dflash' ({step})\n"
+    target = FIXTURES / "target"
+    for command in (
+        ("launch", file, "--target", "t.gguf"),
+        ("draft", file, "--target", target, "--features", tmp_path / "f.npy", "--anchor", "1"),
+        ("generate", file, "--target", target, "--prompt", "hi"),
+        ("quantize", file, tmp_path / "q.gguf", "--type", "q8_0"),
+    ):
+        done = run(*command)
+        assert (done.returncode, done.stderr) == (1, told), command
