@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dflash_gguf.checks.card import claims
 from dflash_gguf.checks.finding import Severity
 from dflash_gguf.checks.recipes import expected_types, fitting_label, main_type
 from dflash_gguf.checks.registry import NotChecked, Problem, rule
@@ -82,5 +81,7 @@ def model_card(subject: Subject) -> Iterator[Problem | NotChecked]:
         return
     text = subject.place.card()
     if text is not None:
+        from dflash_gguf.checks.card import claims
+
         for claim in claims(text, subject):
             yield Problem(claim, "README.md")
