@@ -78,13 +78,11 @@ def _rows(text: str, subject: Subject) -> Iterator[str]:
     number = subject.metadata.get("general.file_type")
     label = file_type_name(number.value) if number is not None and isinstance(number.value, int) else None
     for line in text.splitlines():
-        cells = (
-            [cell.strip(" `*") for cell in line.strip().strip("|").split("|")] if line.lstrip().startswith("|") else []
-        )
+        row = line.strip()
+        cells = [cell.strip(" `*") for cell in row.strip("|").split("|")] if row.startswith("|") else []
         if subject.file_name not in cells:
-            columns = (
-                [cell.lower() for cell in cells] if "tensors" in map(str.lower, cells) else columns if cells else []
-            )
+            if not cells or "tensors" in map(str.lower, cells):
+                columns = [cell.lower() for cell in cells]
             continue
         said = dict(zip(columns, cells, strict=False))
         if (held := said.get("tensors", "")).isdecimal() and int(held) != len(subject.tensors):

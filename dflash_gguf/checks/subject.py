@@ -40,6 +40,7 @@ MAX_TENSORS = MAX_BLOCKS * 19 + 12
 _PAGES = "https://huggingface.co/"
 TOKENS_KEY = "tokenizer.ggml.tokens"
 MERGES_KEY = "tokenizer.ggml.merges"
+TYPES_KEY, SCORES_KEY = "tokenizer.ggml.token_type", "tokenizer.ggml.scores"
 
 
 def is_absurd(array: Array) -> bool:

@@ -34,8 +34,7 @@ def write_copy(
 
     What was written is scanned, hashed and compared with the source while it goes to the disk. `on_bytes` is told of
     the tensor data twice, when they are copied and when they are hashed; `like` is whose permissions and owner the file
-    gets. Raises InputError, or OutputError also where
-    they differ.
+    gets. Raises InputError, or OutputError also where they differ.
     """
     encoded = edits.encoded()
     check_room({out: encoded.file_size})
@@ -77,9 +76,7 @@ def _prove(file: LocalFile, edits: Edits, target: AtomicFile, on_bytes: Callable
         )
         synced.result()
         if not same:
-            raise OutputError(
-                "tensor data read back differ from the source's", where=str(target.path), hint="bad disk?"
-            )
+            raise _differs(target)
         return sha256.result()
 
 

@@ -96,9 +96,11 @@ def _round(edits: Edits, file: ByteSource, rules: Sequence[str], helpers: Helper
     for identifier in rules:
         if subject is None or len(edits.log) != seen:
             subject, seen = _subject(edits, file, helpers, file.name), len(edits.log)
-        if _findings(subject, {identifier: known[identifier]}, helpers):
+        found = _findings(subject, {identifier: known[identifier]}, helpers)
+        if found:
             edits.rule = identifier
-            FIXES[identifier].fix(Work(edits, subject, helpers.donor))
+            keys = [finding.where for finding in found if finding.where]
+            FIXES[identifier].fix(Work(edits, subject, helpers.donor, keys))
     edits.rule = ""
 
 

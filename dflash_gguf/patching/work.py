@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,12 +25,13 @@ SECTIONS = PREFIX + "rope.dimension_sections"
 class Work:
     """One rule's work on a file: the header that changes, the file as it is now, and whose vocabulary it should have.
 
-    `donor` opens the target's tokenizer; None without a target.
+    `donor` opens the target's tokenizer; None without a target. `keys` are those that the rule complains of.
     """
 
     edits: Edits
     subject: Subject
     donor: Callable[[], Target] | None
+    keys: Sequence[str]
 
 
 Fix: TypeAlias = "Callable[[Work], None]"

@@ -24,14 +24,6 @@ LONGER = "general.description=str:" + "x" * 500
 UNDO = f".{NAME}.undo"
 
 
-@pytest.fixture
-def file(shop: Workshop, tmp_path: Path) -> Path:
-    path = tmp_path / "in" / NAME
-    path.parent.mkdir()
-    path.write_bytes((shop.root / NAME).read_bytes())
-    return path
-
-
 #: wraps one of the calls that change files: at the n-th it does half of it or all of it, then kills its own process
 KILL = """
 import os, signal, sys

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders_gguf import Parts
-from check.faults import NAME, Workshop
+from check.faults import NAME
 from conftest import Run
 from test_faults import obey_permissions
 
@@ -22,14 +22,6 @@ from dflash_gguf.patching import patch
 from dflash_gguf.patching.values import parse_set
 
 BLOCK = "dflash.block_size"
-
-
-@pytest.fixture
-def file(shop: Workshop, tmp_path: Path) -> Path:
-    path = tmp_path / "in" / NAME
-    path.parent.mkdir()
-    path.write_bytes((shop.root / NAME).read_bytes())
-    return path
 
 
 def sha256_of_tensors(path: Path) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dflash_gguf.checks.finding import Severity
 from dflash_gguf.checks.registry import NotChecked, Problem, rule
-from dflash_gguf.checks.subject import MERGES_KEY, TOKENS_KEY, Subject
+from dflash_gguf.checks.subject import MERGES_KEY, SCORES_KEY, TOKENS_KEY, TYPES_KEY, Subject
 from dflash_gguf.errors import counted
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array
@@ -15,7 +15,7 @@ from dflash_gguf.model.metadata import MASK_KEY
 from dflash_gguf.model.tokenizer import PRE_NAMES
 
 _PREFIX = "tokenizer.ggml."
-_TYPE_KEY, _SCORES_KEY, _PRE_KEY, _MODEL_KEY = (_PREFIX + name for name in ("token_type", "scores", "pre", "model"))
+_PRE_KEY, _MODEL_KEY = _PREFIX + "pre", _PREFIX + "model"
 _SPECIAL = re.compile(r"tokenizer\.ggml\.(\w+_token_id)")
 _TEMPLATE = re.compile(r"tokenizer\.chat_template(\..*)?")
 _MAX_TEMPLATE = 1 << 20
@@ -46,7 +46,7 @@ def counts(subject: Subject) -> Iterator[Problem]:
     rows = subject.codebook_rows
     if rows is not None and rows != subject.token_count:
         yield Problem(f"{counted(subject.token_count, 'token')}, the codebooks have {counted(rows, 'row')}", TOKENS_KEY)
-    for key, item in ((_TYPE_KEY, ValueType.INT32), (_SCORES_KEY, ValueType.FLOAT32)):
+    for key, item in ((TYPES_KEY, ValueType.INT32), (SCORES_KEY, ValueType.FLOAT32)):
         if (value := subject.metadata.get(key)) is None:
             continue
         if not isinstance(value.value, Array) or value.value.item_type is not item:
@@ -196,7 +196,7 @@ def oddities(subject: Subject) -> Iterator[Problem | NotChecked]:
 
 
 def _bad_byte_tokens(subject: Subject, tokens: list[bytes]) -> Iterator[Problem]:
-    kinds = subject.metadata.get(_TYPE_KEY)
+    kinds = subject.metadata.get(TYPES_KEY)
     array = kinds.value if kinds is not None else None
     if not isinstance(array, Array) or array.item_type is not ValueType.INT32 or array.count != len(tokens):
         return  # TK201 has told
