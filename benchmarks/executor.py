@@ -19,7 +19,7 @@ from pathlib import Path
 import inputs
 from timing import verdict
 
-from dflash_gguf.conversion import Options, convert
+from dflash_gguf.conversion import ConvertOptions, convert
 
 HERE = Path(__file__).parent
 BOUND = 1.0
@@ -62,7 +62,7 @@ def main() -> None:
     full, _, target = inputs.make(options.folder)
     file = options.folder / "executor-bf16.gguf"
     if not file.exists():
-        convert(full, target, Options(types=("bf16",), out=str(file)))
+        convert(full, target, ConvertOptions(types=("bf16",), out=str(file)))
     ours = HERE / "executor_block.py"
     workers = {
         "torch, float32": Worker(options.torch_python, "-P", "-W", "ignore", HERE / "executor_torch.py", full),

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash_gguf.executor.blas_threads import one_blas_thread
 from dflash_gguf.executor.draft import DraftModel
 from dflash_gguf.executor.features import load_features
 from dflash_gguf.executor.loading import open_draft
+from dflash_gguf.executor.numpy_target import TargetVocabulary
 from dflash_gguf.executor.selector import walk
-from dflash_gguf.executor.target import TargetVocabulary
-from dflash_gguf.executor.threads import one_blas_thread
 from dflash_gguf.executor.trace import Probe
 from dflash_gguf.executor.weights import Budget, Weights
 

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from dflash_gguf.checks import check
     from dflash_gguf.checks.diff import diff
     from dflash_gguf.comparison.api import compare
+    from dflash_gguf.engine.api import bench
     from dflash_gguf.errors import DflashError
     from dflash_gguf.executor.api import draft, generate
     from dflash_gguf.library import convert, inspect, quantize
-    from dflash_gguf.measuring.api import bench
     from dflash_gguf.mxfp8 import verify_mxfp8, write_mxfp8
     from dflash_gguf.patching import patch
 
@@ -37,7 +37,7 @@ __all__ = [
 
 _HOME = {
     "DflashError": "errors",
-    "bench": "measuring.api",
+    "bench": "engine.api",
     "check": "checks",
     "compare": "comparison.api",
     "convert": "library",

@@ -65,10 +65,3 @@ class OutputError(DflashError):
     """The result could not be written: no room, a read-only directory, a failed rename."""
 
     exit_code = 3
-
-
-def counted(number: int, noun: str, one: str = "", many: str = "") -> str:
-    """A number with its noun, and the verb that goes with it: `1 tensor is`, `2,048 tensors are`, `0 entries`."""
-    plural = noun[:-1] + "ies" if noun.endswith("try") else noun + "s"
-    words = (f"{number:,}", noun, one) if number == 1 else (f"{number:,}", plural, many)
-    return " ".join(filter(None, words))

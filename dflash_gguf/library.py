@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dflash_gguf.conversion import Converted, Options, quantize_file
+from dflash_gguf.conversion import Converted, ConvertOptions, quantize_file
 from dflash_gguf.conversion import convert as convert_folder
 from dflash_gguf.conversion.plan import Plan
 from dflash_gguf.errors import UsageError
@@ -35,10 +35,10 @@ def convert(
     `out`: a file, a folder or a name with `{type}`; `tensor_types`: `REGEX=TYPE`; `target_layers`: the target's layer
     ids as a config has them. The files are in `.plan.outputs`. Raises DflashError, of the kind that fits.
     """
-    from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.model.remote import open_pair
+    from dflash_gguf.storage.hub import Hub
 
-    options = Options(
+    options = ConvertOptions(
         types=tuple(types),
         out=None if out is None else str(out),
         overrides=tuple(parse_override(text) for text in tensor_types),
@@ -78,8 +78,8 @@ def quantize(
 def inspect(file: str | Path) -> dict[str, Any]:
     """What `inspect --json` prints, as a dict; any GGUF, local or on the Hub."""
     from dflash_gguf.formats.gguf.scan import scan_header
-    from dflash_gguf.model.describe import describe_file
     from dflash_gguf.model.remote import open_gguf
+    from dflash_gguf.presenting.describe import describe_file
 
     with open_gguf(str(file)) as source:
         return describe_file(scan_header(source))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from dflash_gguf.conversion import Options, convert
+from dflash_gguf.conversion import ConvertOptions, convert
 from dflash_gguf.executor import generate
 
 ROOT = Path(__file__).parents[1]
@@ -152,7 +152,7 @@ def main() -> None:
         found = {}
         for draft in ("draft", "draft-v1"):
             out = folder / f"{draft}.gguf"
-            convert(PAIR / draft, PAIR / "target", Options(types=("bf16",), out=str(out)))
+            convert(PAIR / draft, PAIR / "target", ConvertOptions(types=("bf16",), out=str(out)))
             found[draft] = list(blocks(out, folder))
     second, first = found["draft"], found["draft-v1"]
     runs = {

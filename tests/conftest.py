@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from builders import GOLDENS, ROOT, v2_config, write_draft, write_target
-
-from dflash_gguf.cli.process import SIGNALS
+from support.builders import GOLDENS, ROOT, v1_config, v2_config, write_draft, write_target
+from support.faults import Workshop
+from support.processes import Run
 
 SHARED = Path(os.environ.get("DFLASH_SHARED", ROOT.parent / "shared"))
 
@@ -57,24 +54,16 @@ def target(tmp_path: Path) -> Path:
     return write_target(tmp_path / "Tiny")
 
 
-@contextmanager
-def kept_signals() -> Iterator[None]:
-    """For running the command line in this process: in the end it ignores signals, and so would all that we start."""
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    """A DFlash 2 draft, and tools to break it."""
+    return Workshop.open(tmp_path_factory.mktemp("v2"), v2_config())
 
 
-def heed_signals() -> None:
-    """Start a process with: we may have been started ourselves by something that ignores them, as nohup does."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
+@pytest.fixture(scope="session")
+def v1_shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    """A DFlash 1 draft."""
+    return Workshop.open(tmp_path_factory.mktemp("v1"), v1_config())
 
 
 @pytest.fixture
@@ -92,3 +81,13 @@ def run(tmp_path: Path) -> Run:
         )
 
     return call
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The trained DFlash 2 draft by type, made once."""
+    from support.executor_fixture import converted
+    from support.measured_drafts import KINDS
+
+    folder = tmp_path_factory.mktemp("measure")
+    return {kind: converted(folder, "draft", kind) for kind in KINDS}

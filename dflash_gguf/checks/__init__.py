@@ -6,7 +6,7 @@ Way in: check(); registry.RULES is what `explain`, docs/rules.md and the tests r
 
 from __future__ import annotations
 
-from dflash_gguf.checks.finding import FileReport, Finding, Report, Severity
-from dflash_gguf.checks.run import check
+from dflash_gguf.checks.finding import CheckReport, FileReport, Finding, Severity
+from dflash_gguf.checks.runner import check
 
-__all__ = ["FileReport", "Finding", "Report", "Severity", "check"]
+__all__ = ["CheckReport", "FileReport", "Finding", "Severity", "check"]

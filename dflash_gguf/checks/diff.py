@@ -11,18 +11,18 @@ from math import isfinite, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash_gguf.bytesio.hub import Hub
 from dflash_gguf.checks.place import locate
 from dflash_gguf.formats.gguf.scan import scan_header
 from dflash_gguf.formats.gguf.types import BLOCK_SIZE, GGMLType, tensor_bytes
 from dflash_gguf.formats.gguf.values import Array, MetaValue
+from dflash_gguf.storage.hub import Hub
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dflash_gguf.bytesio.source import ByteSource
     from dflash_gguf.formats.gguf.layout import TensorInfo
     from dflash_gguf.formats.gguf.scan import Header
+    from dflash_gguf.storage.files import ByteFile
 
 TILE = 1 << 20  # weights
 _BYTES = 4 << 20
@@ -75,7 +75,7 @@ def diff(a: str | Path, b: str | Path) -> Diff:
     """
     with ExitStack() as stack:
         hub = Hub()
-        sources: list[ByteSource] = []
+        sources: list[ByteFile] = []
         for name in (a, b):
             file = locate(str(name), hub).open(whole=True)
             stack.enter_context(file)
@@ -102,7 +102,7 @@ def _equal(one: MetaValue, other: MetaValue) -> bool:
     return one.type is other.type and (a == b or (a != a and b != b))  # noqa: PLR0124 - NaN is like NaN here
 
 
-def _tensors(headers: list[Header], sources: Sequence[ByteSource]) -> tuple[tuple[TensorDiff, ...], int]:
+def _tensors(headers: list[Header], sources: Sequence[ByteFile]) -> tuple[tuple[TensorDiff, ...], int]:
     a, b = headers
     names = list(dict.fromkeys((*a.tensors, *b.tensors)))
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -116,7 +116,7 @@ def _tensors(headers: list[Header], sources: Sequence[ByteSource]) -> tuple[tupl
     return tuple(found), len(names) - len(found)
 
 
-def _compare(name: str, a: TensorInfo | None, b: TensorInfo | None, sources: Sequence[ByteSource]) -> TensorDiff | None:
+def _compare(name: str, a: TensorInfo | None, b: TensorInfo | None, sources: Sequence[ByteFile]) -> TensorDiff | None:
     if a is None or b is None:
         return TensorDiff(name, a, b, problem=f"only in {'the second' if a is None else 'the first'} file")
     if a.shape != b.shape:
@@ -131,7 +131,7 @@ def _compare(name: str, a: TensorInfo | None, b: TensorInfo | None, sources: Seq
     return TensorDiff(name, a, b, *_errors(a, b, sources))
 
 
-def _same_bytes(a: TensorInfo, b: TensorInfo, sources: Sequence[ByteSource]) -> bool:
+def _same_bytes(a: TensorInfo, b: TensorInfo, sources: Sequence[ByteFile]) -> bool:
     for start in range(0, a.size, _BYTES):
         length = min(_BYTES, a.size - start)
         if sources[0].read(a.offset + start, length) != sources[1].read(b.offset + start, length):
@@ -139,7 +139,7 @@ def _same_bytes(a: TensorInfo, b: TensorInfo, sources: Sequence[ByteSource]) -> 
     return True
 
 
-def _errors(a: TensorInfo, b: TensorInfo, sources: Sequence[ByteSource]) -> tuple[float, float, float]:
+def _errors(a: TensorInfo, b: TensorInfo, sources: Sequence[ByteFile]) -> tuple[float, float, float]:
     """Relative RMSE, largest error and cosine, summed in float64 a tile at a time."""
     import numpy as np
 
@@ -158,7 +158,7 @@ def _errors(a: TensorInfo, b: TensorInfo, sources: Sequence[ByteSource]) -> tupl
     return rmse, largest, xy / sqrt(xx * yy) if xx > 0 and yy > 0 else float(xx == yy)
 
 
-def _weights(source: ByteSource, tensor: TensorInfo, first: int, count: int) -> NDArray[Any]:
+def _weights(source: ByteFile, tensor: TensorInfo, first: int, count: int) -> NDArray[Any]:
     import numpy as np
 
     from dflash_gguf.formats.blocks import dequantize

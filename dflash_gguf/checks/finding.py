@@ -75,7 +75,7 @@ class FileReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """The reports on all files, in the order they were named."""
 
     files: tuple[FileReport, ...]

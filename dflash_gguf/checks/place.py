@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from dflash_gguf.bytesio.hub import Hub, Listing, Reference, parse_reference
-from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.errors import FormatError, UsageError
 from dflash_gguf.model.remote import draft_config_folder, draft_folder, gguf_files, target_folder
+from dflash_gguf.storage.files import LocalFile
+from dflash_gguf.storage.hub import Hub, Listing, Reference, parse_reference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dflash_gguf.bytesio.hub.remote_file import RemoteFile
+    from dflash_gguf.storage.hub.remote_file import RemoteFile
 
 CARD = "README.md"
 MAX_CARD = 1 << 20
@@ -161,7 +161,7 @@ class HubPlace:
     def may_be_draft(self) -> bool:
         """Whether a file's name or architecture speaks of a draft, or nothing can be told."""
         from dflash_gguf.formats.gguf.scan import scan_start
-        from dflash_gguf.model.describe import text
+        from dflash_gguf.model.draft_header import text
 
         if self.ref.path.rpartition("/")[2].lower().startswith("dflash"):
             return True

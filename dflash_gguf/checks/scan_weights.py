@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from dflash_gguf.formats.gguf.types import BLOCK_SIZE, GGMLType, tensor_bytes
 
 if TYPE_CHECKING:
-    from dflash_gguf.bytesio.source import ByteSource
     from dflash_gguf.formats.gguf.layout import TensorInfo
+    from dflash_gguf.storage.files import ByteFile
 
 TILE = 2 << 20  # bytes
 
@@ -45,7 +45,7 @@ SCANNED = frozenset((*_EXPONENT, *_SCALES))
 
 
 @dataclass(slots=True)
-class Seen:
+class TensorStatistics:
     """What a tensor's bytes show: `not_finite` is the first row with NaN or infinity, `mean` that of |F32 vectors|."""
 
     not_finite: int | None = None
@@ -55,8 +55,8 @@ class Seen:
 
 
 def scan_weights(
-    source: ByteSource, tensors: Sequence[TensorInfo], on_bytes: Callable[[int], None]
-) -> Iterator[tuple[TensorInfo, Seen]]:
+    source: ByteFile, tensors: Sequence[TensorInfo], on_bytes: Callable[[int], None]
+) -> Iterator[tuple[TensorInfo, TensorStatistics]]:
     """Read `tensors` (of SCANNED types) once; results come in their order. Raises InputError.
 
     `on_bytes` is told of each tensor's bytes when it is done, from several threads.
@@ -64,10 +64,10 @@ def scan_weights(
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     local = threading.local()
 
-    def look(tensor: TensorInfo) -> Seen:
+    def look(tensor: TensorInfo) -> TensorStatistics:
         if not hasattr(local, "scanner"):
-            local.scanner = _Scanner(source)
-        seen: Seen = local.scanner.scan(tensor)
+            local.scanner = _WeightScanner(source)
+        seen: TensorStatistics = local.scanner.scan(tensor)
         on_bytes(tensor.size)
         return seen
 
@@ -75,16 +75,16 @@ def scan_weights(
         yield from zip(tensors, pool.map(look, tensors), strict=True)
 
 
-class _Scanner:
+class _WeightScanner:
     """One thread's buffers."""
 
-    def __init__(self, source: ByteSource) -> None:
+    def __init__(self, source: ByteFile) -> None:
         self.source = source
         self.buffer = np.empty(TILE, np.uint8)
         self.masked = np.empty(TILE // 2, np.uint16)
 
-    def scan(self, tensor: TensorInfo) -> Seen:
-        seen, first = Seen(), None
+    def scan(self, tensor: TensorInfo) -> TensorStatistics:
+        seen, first = TensorStatistics(), None
         row = tensor_bytes(tensor.type, tensor.shape[0] if tensor.shape else 1)
         unit = BLOCK_SIZE[tensor.type][1]
         step = max(unit, TILE // unit * unit)
@@ -122,7 +122,7 @@ class _Scanner:
             masked = np.bitwise_and(bits, np.uint16(mask), out=self.masked[: len(bits)])
         return int(np.argmax(masked)) if masked.max(initial=0) == mask else None
 
-    def _compare(self, kind: GGMLType, raw: NDArray[np.uint8], first: bytes, seen: Seen) -> None:
+    def _compare(self, kind: GGMLType, raw: NDArray[np.uint8], first: bytes, seen: TensorStatistics) -> None:
         """Whether all is zero, or like the first weight or block; a few of them first, since few tensors are."""
         for part in (raw[: 64 * len(first)], raw):
             seen.constant = seen.constant and _is_constant(kind, part, first)

@@ -15,7 +15,7 @@ from dflash_gguf.model.quantization import read_quantization
 
 if TYPE_CHECKING:
     from dflash_gguf.checks.place import Place
-    from dflash_gguf.conversion.sources import Pairing
+    from dflash_gguf.conversion.pairing import Pairing
     from dflash_gguf.model.spec import DraftSpec
 
 
@@ -44,7 +44,7 @@ class SourceDraft:
     @contextmanager
     def pairing(self) -> Iterator[Pairing]:
         """The checkpoint's tensors, paired with the draft's. Raises what reading a checkpoint raises."""
-        from dflash_gguf.conversion.sources import pair_tensors
+        from dflash_gguf.conversion.pairing import pair_tensors
 
         with Checkpoint(self.folder) as checkpoint:
             has_embedding = self.config.get("has_embed_tokens", True) is not False

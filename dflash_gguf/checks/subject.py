@@ -11,19 +11,18 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from dflash_gguf.bytesio.hub.remote_file import RemoteFile
 from dflash_gguf.checks.geometry import conv_tensors, draft_version, geometry, selector_tensors, uniform_dim
-from dflash_gguf.checks.names import canonical_names
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model.config import MAX_BLOCKS
-from dflash_gguf.model.dialects import Move, migration
 from dflash_gguf.model.metadata import ARCHITECTURE, PREFIX
+from dflash_gguf.model.metadata_dialects import Move, migration
 from dflash_gguf.model.provenance import parse_card
 from dflash_gguf.model.sidecars import Sidecar, is_dspark, recognise
+from dflash_gguf.model.tensor_dialects import canonical_names
+from dflash_gguf.storage.hub.remote_file import RemoteFile
 
 if TYPE_CHECKING:
-    from dflash_gguf.bytesio.source import ByteSource
     from dflash_gguf.checks.place import Place
     from dflash_gguf.checks.source import SourceDraft
     from dflash_gguf.checks.target import Target
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from dflash_gguf.formats.gguf.scan import Header
     from dflash_gguf.formats.gguf.values import Metadata, MetaValue
     from dflash_gguf.model.spec import DraftSpec
+    from dflash_gguf.storage.files import ByteFile
 
 #: strings of longer arrays are not looked at; the largest published vocabulary has 262,144 tokens of 6 MB
 MAX_STRINGS, MAX_STRING_BYTES = 1 << 20, 16 << 20
@@ -57,7 +57,7 @@ class Subject:
     def __init__(
         self,
         place: Place,
-        source: ByteSource,
+        source: ByteFile,
         header: Header | None,
         refusal: FormatError | None = None,
         *,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dflash_gguf.formats.gguf.scan import Header
 
 
-class Rope(Enum):
+class RopeKind(Enum):
     """How a target ropes positions, as far as a draft has to know."""
 
     PLAIN = "plain"
@@ -47,7 +47,7 @@ class Target:
     blocks: int | None
     vocab_size: int | None
     embedding_rows: int | None
-    rope: Rope
+    rope: RopeKind
     words: Callable[[int], Words]
 
     @property
@@ -97,7 +97,7 @@ def _of_folder(folder: Path) -> Target:
     config = text_config(whole)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type")) if isinstance(rope, Mapping) else None
-    mrope = Rope.XDROPE if kind in ("dynamic", "xdrope") else Rope.MROPE
+    mrope = RopeKind.XDROPE if kind in ("dynamic", "xdrope") else RopeKind.MROPE
     return Target(
         name=str(folder),
         architecture=target_architecture(whole),
@@ -105,7 +105,7 @@ def _of_folder(folder: Path) -> Target:
         blocks=_natural(config, "num_hidden_layers"),
         vocab_size=_natural(config, "vocab_size"),
         embedding_rows=_natural(config, "vocab_size"),
-        rope=mrope if uses_mrope(whole) or kind == "xdrope" else Rope.PLAIN,
+        rope=mrope if uses_mrope(whole) or kind == "xdrope" else RopeKind.PLAIN,
         words=cache(lambda rows: _folder_words(folder, _natural(config, "vocab_size") or rows)),
     )
 
@@ -161,6 +161,6 @@ def _of_header(name: str, header: Header) -> Target:
         blocks=blocks - (natural("nextn_predict_layers") or 0) if blocks else None,
         vocab_size=array.count if array else None,
         embedding_rows=embedding.shape[1] if embedding and len(embedding.shape) > 1 else None,
-        rope=Rope.PLAIN if not any(used) else Rope.XDROPE if xd_rope else Rope.MROPE,
+        rope=RopeKind.PLAIN if not any(used) else RopeKind.XDROPE if xd_rope else RopeKind.MROPE,
         words=words,
     )

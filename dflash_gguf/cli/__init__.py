@@ -6,6 +6,6 @@ Way in: main().
 
 from __future__ import annotations
 
-from dflash_gguf.cli.process import main
+from dflash_gguf.cli.interrupts import main
 
 __all__ = ["main"]

@@ -13,7 +13,7 @@ from dflash_gguf.cli.output import complain, emit_json, say
 from dflash_gguf.errors import UsageError
 
 if TYPE_CHECKING:
-    from dflash_gguf.measuring import Report
+    from dflash_gguf.engine import BenchReport
 
 
 def run(
@@ -41,12 +41,12 @@ def run(
 
     Each row runs in a process of its own; one that crashes or refuses a file is reported with the engine's reason.
     """
-    from dflash_gguf.measuring import Settings, bench
-    from dflash_gguf.measuring.api import physical_memory
-    from dflash_gguf.measuring.prompts import REPETITIVE, UNIQUE
+    from dflash_gguf.engine import BenchSettings, bench
+    from dflash_gguf.engine.api import physical_memory
+    from dflash_gguf.engine.prompt_sets import REPETITIVE, UNIQUE
 
     bound = parse_memory(memory) if memory else physical_memory() if gpu_layers == 0 else None
-    settings = Settings(
+    settings = BenchSettings(
         n_predict,
         _numbers(n_max, "--n-max"),
         p_min,
@@ -67,8 +67,8 @@ def run(
         raise typer.Exit(1)
 
 
-def _show(report: Report) -> None:
-    from dflash_gguf.model.bench_table import bench_lines
+def _show(report: BenchReport) -> None:
+    from dflash_gguf.presenting.tables import bench_lines
 
     for line in bench_lines(report.document(), "bench"):
         say(line)

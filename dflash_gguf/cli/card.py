@@ -10,7 +10,7 @@ import typer
 from dflash_gguf.cli.output import say
 
 if TYPE_CHECKING:
-    from dflash_gguf.model.card import CardFile
+    from dflash_gguf.presenting.card import CardFile
 
 
 def run(
@@ -22,10 +22,10 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Write a model card from the files' own headers; `check` compares a README.md with the files beside it."""
-    from dflash_gguf.bytesio.atomic import AtomicFile, check_output
-    from dflash_gguf.model.bench_table import bench_lines
-    from dflash_gguf.model.card import require_one_draft, write_card
     from dflash_gguf.model.checkpoint import read_json
+    from dflash_gguf.presenting.card import require_one_draft, write_card
+    from dflash_gguf.presenting.tables import bench_lines
+    from dflash_gguf.storage.atomic import AtomicFile, check_output
 
     if out is not None:
         check_output(out, force=force)
@@ -44,8 +44,8 @@ def run(
 
 def _card_file(name: str) -> CardFile:
     from dflash_gguf.formats.gguf.scan import scan_header
-    from dflash_gguf.model.card import CardFile
     from dflash_gguf.model.remote import open_gguf
+    from dflash_gguf.presenting.card import CardFile
 
     with open_gguf(name) as source:
         header = scan_header(source)

@@ -13,7 +13,7 @@ from dflash_gguf.cli.output import complain, emit_json, progress_bar
 from dflash_gguf.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from dflash_gguf.checks import Report, Severity
+    from dflash_gguf.checks import CheckReport, Severity
 
 
 def run(
@@ -143,7 +143,7 @@ def _threshold(text: str) -> Severity:
     return known[text]
 
 
-def _write_summary(report: Report) -> None:
+def _write_summary(report: CheckReport) -> None:
     """Append to the job summary, where GitHub says that there is one."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:

@@ -9,12 +9,13 @@ import typer
 
 from dflash_gguf.cli.draft import parse_memory
 from dflash_gguf.cli.output import complain, emit_json, safe, say, table
-from dflash_gguf.errors import UsageError, counted
+from dflash_gguf.errors import UsageError
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
     from dflash_gguf.comparison import Comparison
     from dflash_gguf.comparison.replay import Accepted
-    from dflash_gguf.formats.prompts import Prompt
+    from dflash_gguf.model.prompts import Prompt
 
 WORST = 5
 
@@ -46,8 +47,8 @@ def run(
 
     With --prompts the verdict is the sequence of accepted lengths, not the mean, which hides most faults.
     """
-    from dflash_gguf.bytesio.atomic import check_output
     from dflash_gguf.comparison import Inputs, compare
+    from dflash_gguf.storage.atomic import check_output
 
     if prompts is not None and (features is not None or anchor is not None):
         raise UsageError("--prompts gives its own features and anchors", where="--features", hint="use one of them")
@@ -76,8 +77,8 @@ def run(
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:
     """Prompts of a file. Raises UsageError, InputError or FormatError."""
-    from dflash_gguf.bytesio.source import LocalFile
-    from dflash_gguf.formats.prompts import MAX_BYTES, parse_prompts
+    from dflash_gguf.model.prompts import MAX_BYTES, parse_prompts
+    from dflash_gguf.storage.files import LocalFile
 
     with LocalFile(path) as source:
         return parse_prompts(source.read(0, min(source.size, MAX_BYTES + 1)), source.name)
@@ -91,8 +92,8 @@ def _progress(number: int, total: int) -> None:
 
 
 def _write_plot(path: Path, found: Comparison, *, force: bool) -> None:
-    from dflash_gguf.bytesio.atomic import AtomicFile
     from dflash_gguf.comparison.plot import svg
+    from dflash_gguf.storage.atomic import AtomicFile
 
     data = svg(found).encode()
     with AtomicFile(path, len(data), force=force) as file:

@@ -46,13 +46,13 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Convert a DFlash or DFlash 2 checkpoint plus its target's tokenizer to GGUF for llama.cpp."""
-    from dflash_gguf.bytesio.hub import Hub
-    from dflash_gguf.conversion import Options, convert
+    from dflash_gguf.conversion import ConvertOptions, convert
     from dflash_gguf.conversion import dry_run as plan_only
     from dflash_gguf.model.recipe import parse_override
     from dflash_gguf.model.remote import open_pair
+    from dflash_gguf.storage.hub import Hub
 
-    options = Options(
+    options = ConvertOptions(
         types=tuple(types or ["bf16"]),
         out=out,
         overrides=tuple(parse_override(text) for text in tensor_type or []),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from dflash_gguf.cli.generate import acceptance_lines
 from dflash_gguf.cli.output import safe, say, size_text, table
-from dflash_gguf.errors import ModelError, UsageError, counted
+from dflash_gguf.errors import ModelError, UsageError
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,13 +43,13 @@ def fixture() -> Path:
 
 def _convert(pair: Path, out: Path) -> list[Path]:
     """Both drafts as GGUF; DFlash 2 in three types."""
-    from dflash_gguf.conversion import Options, convert
+    from dflash_gguf.conversion import ConvertOptions, convert
 
     say("1. convert: a DFlash 2 draft, and a DFlash 1 draft of the same target\n")
     target, paths = pair / "target", []
     for draft, types in (("draft", TYPES), ("draft-v1", TYPES[:1])):
         done = convert(
-            pair / draft, target, Options(types=types, out=str(out / f"dflash-fixture-{draft}-{{type}}.gguf"))
+            pair / draft, target, ConvertOptions(types=types, out=str(out / f"dflash-fixture-{draft}-{{type}}.gguf"))
         )
         for output in done.plan.outputs:
             size = size_text(output.header.file_size)

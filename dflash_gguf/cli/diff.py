@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dflash_gguf.cli.output import emit_json, safe, say, table
-from dflash_gguf.errors import counted
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
     from dflash_gguf.checks.diff import Diff, TensorDiff
@@ -52,7 +52,7 @@ def _kind(tensor: TensorInfo | None) -> str:
 
 
 def _value(value: MetaValue | None) -> str:
-    from dflash_gguf.model.describe import plain, value_type
+    from dflash_gguf.model.draft_header import plain, value_type
 
     if value is None:
         return "absent"
@@ -62,7 +62,7 @@ def _value(value: MetaValue | None) -> str:
 
 
 def _document(found: Diff) -> dict[str, Any]:
-    from dflash_gguf.model.describe import plain, value_type
+    from dflash_gguf.model.draft_header import plain, value_type
 
     def side(value: MetaValue | None) -> Any:
         return None if value is None else {"type": value_type(value), "value": plain(value)}

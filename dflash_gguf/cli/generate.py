@@ -9,7 +9,7 @@ import typer
 
 from dflash_gguf.cli.draft import parse_memory, tell_clamp
 from dflash_gguf.cli.output import complain, emit_json, safe, say
-from dflash_gguf.errors import counted
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
     from dflash_gguf.executor.decode import Generation

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dflash_gguf.cli.output import complain, emit_json, safe, say, say_lines, size_text, table
-from dflash_gguf.errors import UsageError, counted
+from dflash_gguf.errors import UsageError
 from dflash_gguf.formats.gguf.values import Array
-from dflash_gguf.model import describe
-from dflash_gguf.model.dialects import is_foreign
+from dflash_gguf.model import draft_header
 from dflash_gguf.model.metadata import ARCHITECTURE
+from dflash_gguf.model.metadata_dialects import is_foreign
 from dflash_gguf.model.sidecars import DFLASH, Sidecar, recognise
+from dflash_gguf.presenting import describe
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
-    from dflash_gguf.bytesio.source import ByteSource
     from dflash_gguf.formats.gguf.scan import Header
     from dflash_gguf.formats.gguf.values import Metadata, MetaValue
     from dflash_gguf.model.spec import DraftSpec
+    from dflash_gguf.storage.files import ByteFile
 
 MAX_SHOWN = 256  # characters of a value on the page; --key shows it whole
 MAX_DEFECTS = 64
@@ -34,9 +36,9 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Show what a GGUF file is: identity, draft geometry, tokenizer, tensors, size."""
-    from dflash_gguf.bytesio.source import LocalFile
     from dflash_gguf.formats.gguf.scan import scan_header
     from dflash_gguf.model.remote import open_gguf
+    from dflash_gguf.storage.files import LocalFile
 
     with open_gguf(file) as source:
         whole = isinstance(source, LocalFile) or tensors or tokens or as_json
@@ -61,7 +63,7 @@ def run(
         complain(f"and {len(header.defects) - MAX_DEFECTS:,} more: --json lists all")
 
 
-def _show_start(source: ByteSource, key: str | None) -> bool:
+def _show_start(source: ByteFile, key: str | None) -> bool:
     """Answer from the first bytes of a remote file, where they suffice: its vocabulary is megabytes to fetch."""
     from dflash_gguf.formats.gguf.scan import scan_start
 
@@ -71,8 +73,8 @@ def _show_start(source: ByteSource, key: str | None) -> bool:
         if key in metadata:
             _show_key(metadata, key)
         return key in metadata
-    architecture = describe.text(metadata, "general.architecture")
-    spec = describe.start_spec(metadata)
+    architecture = draft_header.text(metadata, "general.architecture")
+    spec = draft_header.start_spec(metadata)
     if start.complete or not architecture or (spec is None and architecture == ARCHITECTURE):
         return False
     title = f"DFlash {spec.version} draft" if spec else f"arch {_shown(architecture)}"
@@ -86,8 +88,8 @@ def _show_start(source: ByteSource, key: str | None) -> bool:
 
 def _show_page(header: Header, name: str) -> None:
     metadata = header.metadata
-    architecture = describe.text(metadata, "general.architecture", "no architecture")
-    spec = describe.draft_spec(metadata)
+    architecture = draft_header.text(metadata, "general.architecture", "no architecture")
+    spec = draft_header.draft_spec(metadata)
     weights = sum(t.n_weights for t in header.tensors.values())
     sidecar = recognise(metadata, header.tensors)
     title = f"DFlash {spec.version} draft" if spec else f"arch {_shown(architecture)}"
@@ -99,7 +101,7 @@ def _show_page(header: Header, name: str) -> None:
     if spec:
         for label, value in _geometry(spec):
             say(f"  {label:<14}{value}")
-    elif reason := describe.missing_for_draft(metadata):
+    elif reason := draft_header.missing_for_draft(metadata):
         say(f"  {'draft':<14}incomplete: {_shown(reason)}")
     for label, value in _tokenizer(metadata):
         say(f"  {label:<14}{value}")
@@ -124,11 +126,11 @@ def _runs_with(sidecar: Sidecar | None, architecture: str) -> list[tuple[str, st
 
 def _identity(metadata: dict[str, MetaValue]) -> list[tuple[str, str]]:
     lines = [
-        ("name", describe.text(metadata, "general.name")),
+        ("name", draft_header.text(metadata, "general.name")),
         ("target", _repo(metadata, "general.base_model.0.")),
-        ("source", describe.text(metadata, "general.source.repo_url")),
-        ("revision", describe.text(metadata, "general.source.version")),
-        ("license", describe.text(metadata, "general.license")),
+        ("source", draft_header.text(metadata, "general.source.repo_url")),
+        ("revision", draft_header.text(metadata, "general.source.version")),
+        ("license", draft_header.text(metadata, "general.license")),
         ("file type", _file_type(metadata)),
     ]
     return [(label, _shown(value)) for label, value in lines if value]
@@ -140,7 +142,7 @@ def _shown(text: str) -> str:
 
 
 def _repo(metadata: dict[str, MetaValue], prefix: str) -> str:
-    name, owner = (describe.text(metadata, prefix + key) for key in ("name", "organization"))
+    name, owner = (draft_header.text(metadata, prefix + key) for key in ("name", "organization"))
     return f"{owner}/{name}" if owner else name
 
 
@@ -208,12 +210,12 @@ def _tokenizer(metadata: dict[str, MetaValue]) -> list[tuple[str, str]]:
     tokens = metadata.get("tokenizer.ggml.tokens")
     if tokens is None or not isinstance(tokens.value, Array):
         return []
-    model, pre = (describe.text(metadata, f"tokenizer.ggml.{key}", "?") for key in ("model", "pre"))
+    model, pre = (draft_header.text(metadata, f"tokenizer.ggml.{key}", "?") for key in ("model", "pre"))
     merges = metadata.get("tokenizer.ggml.merges")
     parts = [f"{counted(tokens.value.count, 'token')}, {_shown(model)}, pre {_shown(pre)}"]
     if merges and isinstance(merges.value, Array):
         parts.append(f"{counted(merges.value.count, 'merge')}")
-    template = describe.text(metadata, "tokenizer.chat_template")
+    template = draft_header.text(metadata, "tokenizer.chat_template")
     parts.append(f"chat template of {counted(len(template), 'character')}" if template else "no chat template")
     suffix = "_token_id"
     special = [
@@ -242,7 +244,7 @@ def _document(header: Header, key: str | None, *, tensors: bool, tokens: bool) -
     else:
         value = _value(header.metadata, key)
         items = value.value.items() if isinstance(value.value, Array) else value.value
-        document = {"key": key, "type": describe.value_type(value), "value": items}
+        document = {"key": key, "type": draft_header.value_type(value), "value": items}
         if tensors:
             document["tensors"] = describe.describe_file(header)["tensors"]
     if tokens:

@@ -9,7 +9,7 @@ import typer
 from dflash_gguf.cli.output import emit_json, safe, say
 
 if TYPE_CHECKING:
-    from dflash_gguf.model.launch import LaunchDraft
+    from dflash_gguf.presenting.launch import LaunchDraft
 
 
 def run(
@@ -20,7 +20,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Print the lines that start an engine with this draft, the oldest engine that can, and what not to combine."""
-    from dflash_gguf.model.launch import OLDEST, launch
+    from dflash_gguf.presenting.launch import OLDEST, launch
 
     draft = _draft(file)
     made = launch(draft, target, engine, p_min)
@@ -43,10 +43,10 @@ def run(
 
 def _draft(file: str) -> LaunchDraft:
     from dflash_gguf.formats.gguf.scan import scan_header
-    from dflash_gguf.model.card import CardFile
-    from dflash_gguf.model.describe import require_spec
-    from dflash_gguf.model.launch import LaunchDraft
+    from dflash_gguf.model.draft_header import require_spec
     from dflash_gguf.model.remote import open_gguf
+    from dflash_gguf.presenting.card import CardFile
+    from dflash_gguf.presenting.launch import LaunchDraft
 
     with open_gguf(file) as source:
         header = scan_header(source)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_gguf.cli.output import complain, emit_json, progress_bar, safe, say, size_text
-from dflash_gguf.errors import UsageError, counted
+from dflash_gguf.errors import UsageError
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
-    from dflash_gguf.mxfp8 import Report, Written
-    from dflash_gguf.mxfp8.plan import CheckpointPlan
+    from dflash_gguf.mxfp8 import VerificationReport, Written
+    from dflash_gguf.mxfp8.checkpoint_plan import CheckpointPlan
 
 
 def run(
@@ -50,9 +51,9 @@ def run(
 
 
 def _write(draft: str, out: Path, exclude: tuple[str, ...], *, force: bool, as_json: bool) -> None:
-    from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.model.remote import complete_folder
-    from dflash_gguf.mxfp8 import Listener, write_mxfp8
+    from dflash_gguf.mxfp8 import Mxfp8Listener, write_mxfp8
+    from dflash_gguf.storage.hub import Hub
 
     folder = complete_folder(draft, Hub())
     with progress_bar("quantizing") as (set_total, advance):
@@ -64,7 +65,7 @@ def _write(draft: str, out: Path, exclude: tuple[str, ...], *, force: bool, as_j
             complain("compiling quantization kernels, once for this machine …")
 
         written = write_mxfp8(
-            folder, out, exclude=exclude, force=force, listener=Listener(on_plan, on_compile, advance)
+            folder, out, exclude=exclude, force=force, listener=Mxfp8Listener(on_plan, on_compile, advance)
         )
     if as_json:
         document = {key: value for key, value in written.manifest.items() if key != "schema"}
@@ -95,11 +96,11 @@ def _verify(folder: str, source: str | None, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def verified(folder: str, source: str | None) -> Report:
+def verified(folder: str, source: str | None) -> VerificationReport:
     """Verify a checkpoint, with a progress bar; folders or repositories on the Hub."""
-    from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.model.remote import complete_folder
     from dflash_gguf.mxfp8 import verify_mxfp8
+    from dflash_gguf.storage.hub import Hub
 
     hub = Hub()
     subject, original = complete_folder(folder, hub), complete_folder(source, hub) if source else None
@@ -107,7 +108,7 @@ def verified(folder: str, source: str | None) -> Report:
         return verify_mxfp8(subject, original, on_bytes=advance)
 
 
-def report_document(report: Report) -> dict[str, object]:
+def report_document(report: VerificationReport) -> dict[str, object]:
     """A report as JSON."""
     return {
         "path": str(report.folder),
@@ -122,7 +123,7 @@ def report_document(report: Report) -> dict[str, object]:
     }
 
 
-def show_report(report: Report) -> None:
+def show_report(report: VerificationReport) -> None:
     """A report for a person."""
     from dflash_gguf.mxfp8.report import STEPS
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from dflash_gguf.formats.shown import SCHEMA_VERSION, json_line, safe
+from dflash_gguf.wording import SCHEMA_VERSION, json_line, safe
 
 MAX_LINE = 4096  # characters of a message; files can hold names of many MiB
 _PIECE = 1 << 16  # characters

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dflash_gguf.cli.output import complain, emit_json, progress_bar, safe, say, size_text
-from dflash_gguf.errors import UsageError, counted
+from dflash_gguf.errors import UsageError
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +96,7 @@ def _show(done: Patched, hints: dict[str, str], *, dry_run: bool) -> None:
 
 def _hints(tried: Sequence[str], given: Sequence[str]) -> dict[str, str]:
     """How to go on with rules that have a fix: give what it needs; where it had that, nothing tells the right value."""
-    from dflash_gguf.patching.work import FIXES
+    from dflash_gguf.patching.fix_context import FIXES
 
     hints = {}
     for rule, mend in FIXES.items():
@@ -125,7 +126,7 @@ def _line(change: Change) -> str:
 def _value(value: MetaValue | None) -> str:
     """A value with its type, short enough for a line."""
     from dflash_gguf.formats.gguf.values import Array
-    from dflash_gguf.model.describe import value_type
+    from dflash_gguf.model.draft_header import value_type
 
     if value is None:
         return "absent"
@@ -137,7 +138,7 @@ def _value(value: MetaValue | None) -> str:
 
 
 def _document(done: Patched) -> dict[str, Any]:
-    from dflash_gguf.model.describe import plain
+    from dflash_gguf.model.draft_header import plain
 
     return {
         "path": str(done.path),

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dflash_gguf.cli.output import complain, emit_json, progress_bar, safe, say, size_text, table
-from dflash_gguf.errors import counted
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
-    from dflash_gguf.conversion import Listener
+    from dflash_gguf.conversion import ConversionListener
     from dflash_gguf.conversion.plan import OutputPlan, Plan
 
 
 @contextmanager
-def listening(label: str) -> Iterator[Listener]:
+def listening(label: str) -> Iterator[ConversionListener]:
     """A progress bar, the plan's warnings, and a word when kernels have to be compiled first."""
-    from dflash_gguf.conversion import Listener
+    from dflash_gguf.conversion import ConversionListener
 
     with progress_bar(label) as (set_total, advance):
 
@@ -25,7 +25,9 @@ def listening(label: str) -> Iterator[Listener]:
             tell(plan)
             set_total(plan.source_bytes)
 
-        yield Listener(on_plan, lambda: complain("compiling quantization kernels, once for this machine …"), advance)
+        yield ConversionListener(
+            on_plan, lambda: complain("compiling quantization kernels, once for this machine …"), advance
+        )
 
 
 def report_files(plan: Plan, seconds: float, *, as_json: bool) -> None:

@@ -10,8 +10,8 @@ import typer
 from dflash_gguf.cli.output import complain, emit_json, safe, say, size_text
 
 if TYPE_CHECKING:
-    from dflash_gguf.bytesio.hub.upload import Committed
     from dflash_gguf.publishing import Prepared
+    from dflash_gguf.storage.hub.upload import Committed
 
 
 def run(
@@ -26,15 +26,15 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Check drafts, write their card, upload all in one commit, and verify what the Hub then holds."""
-    from dflash_gguf.bytesio.hub import Hub
-    from dflash_gguf.bytesio.hub.upload import require_login
-    from dflash_gguf.publishing import Options, prepare, send
+    from dflash_gguf.publishing import PublishOptions, prepare, send
     from dflash_gguf.publishing.prepare import repository
+    from dflash_gguf.storage.hub import Hub
+    from dflash_gguf.storage.hub.upload import require_login
 
     hub = Hub()
     if not dry_run:
         require_login(repository(repo))
-    prepared = prepare(files, repo, Options(card, create_pr, private), hub)
+    prepared = prepare(files, repo, PublishOptions(card, create_pr, private), hub)
     for warning in prepared.warnings:
         complain(f"warning: {warning}")
     if prepared.kept_card:

@@ -18,13 +18,13 @@ from dflash_gguf.executor.trace import Probe
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dflash_gguf.comparison.sources import ComparedDraft
-    from dflash_gguf.executor.draft import Vocabulary
+    from dflash_gguf.comparison.open_drafts import ComparedDraft
+    from dflash_gguf.executor.draft import SharedVocabulary
     from dflash_gguf.executor.ops import F32, I64
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ComparedBlock:
     """What a draft says of one block: the greedy path, the candidates (S, C) best first, all logits (S, vocab)."""
 
     path: tuple[int, ...]
@@ -47,17 +47,17 @@ class SlotAgreement:
 class Drafter:
     """A draft and its context, which only grows: call `at` with anchors from left to right."""
 
-    def __init__(self, draft: ComparedDraft, vocabulary: Vocabulary | None) -> None:
+    def __init__(self, draft: ComparedDraft, vocabulary: SharedVocabulary | None) -> None:
         self._probe = _LogitsProbe()
         self._model = DraftModel(draft.spec, draft.weights, vocabulary, self._probe)
 
-    def at(self, features: F32, anchor: int) -> Block:
+    def at(self, features: F32, anchor: int) -> ComparedBlock:
         """The block behind the positions whose `features` (N, taps · H) are given, from the first one on."""
         if len(features) > self._model.n_context:
             self._model.extend(features[self._model.n_context :])
         lattice = self._model.lattice(anchor)
         path = walk(lattice, n_max=self._model.max_draft).tokens
-        return Block(path, lattice.candidates, self._probe.logits)
+        return ComparedBlock(path, lattice.candidates, self._probe.logits)
 
 
 class _LogitsProbe(Probe):
@@ -82,7 +82,7 @@ class Agreement:
         self._sums = np.zeros((4, slots))
         self._kl_max = np.zeros(slots)
 
-    def add(self, a: Block, b: Block) -> None:
+    def add(self, a: ComparedBlock, b: ComparedBlock) -> None:
         """Count one block."""
         slots = len(self._kl_max)
         kl = divergence(a.logits[:slots], b.logits[:slots])

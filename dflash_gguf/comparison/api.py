@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dflash_gguf.bytesio.hub import Hub, parse_reference
 from dflash_gguf.comparison.agreement import Agreement, Drafter, SlotAgreement
 from dflash_gguf.comparison.damage import TensorDamage, damage_map
+from dflash_gguf.comparison.open_drafts import ComparedDraft, open_compared
 from dflash_gguf.comparison.replay import Accepted, Track, greedy_text, replay
-from dflash_gguf.comparison.sources import ComparedDraft, open_compared
-from dflash_gguf.errors import ModelError, UsageError, counted
+from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.executor.api import DEFAULT_MEMORY, tokenizer_of
+from dflash_gguf.executor.blas_threads import one_blas_thread
 from dflash_gguf.executor.features import load_features
 from dflash_gguf.executor.loading import numpy_target, open_target, open_vocabulary, stop_tokens, vocabulary_of
-from dflash_gguf.executor.threads import one_blas_thread
 from dflash_gguf.executor.weights import Budget
 from dflash_gguf.model.remote import gguf_or_folder, whole_target
+from dflash_gguf.storage.hub import Hub, parse_reference
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dflash_gguf.formats.prompts import Prompt
+    from dflash_gguf.model.prompts import Prompt
     from dflash_gguf.model.spec import DraftSpec
 
 MAX_BLOCKS = 16  # of one context that was given

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dflash_gguf.checks.compare_source import RMSE_BOUND
+from dflash_gguf.checks.compare_checkpoint import RMSE_BOUND
 
 if TYPE_CHECKING:
-    from dflash_gguf.comparison.sources import ComparedDraft
+    from dflash_gguf.comparison.open_drafts import ComparedDraft
 
 TILE = 1 << 20  # weights
 #: relative RMSE that each type may have against what it was made of; twice MXFP8's 0.027 for normal weights

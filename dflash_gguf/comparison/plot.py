@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from dflash_gguf.errors import counted
-from dflash_gguf.formats.shown import safe
+from dflash_gguf.wording import counted, safe
 
 if TYPE_CHECKING:
     from dflash_gguf.comparison.api import Comparison

@@ -14,9 +14,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dflash_gguf.comparison.agreement import Agreement, Block, Drafter
+    from dflash_gguf.comparison.agreement import Agreement, ComparedBlock, Drafter
+    from dflash_gguf.executor.numpy_target import NumpyTarget
     from dflash_gguf.executor.ops import F32
-    from dflash_gguf.executor.target import NumpyTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Track:
         """Where the next block starts; `text.last` or behind it when there is none."""
         return self._anchor
 
-    def block(self, anchor: int) -> Block:
+    def block(self, anchor: int) -> ComparedBlock:
         """Draft at `anchor`; the decode goes on where this is its own next one."""
         block = self._drafter.at(self._features[:anchor], self._text.tokens[anchor])
         if anchor == self._anchor:

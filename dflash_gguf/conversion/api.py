@@ -8,13 +8,13 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dflash_gguf.conversion.plan import Options, OutputPlan, Plan, make_plan
-from dflash_gguf.conversion.run import Listener, run_plan
+from dflash_gguf.conversion.plan import ConvertOptions, OutputPlan, Plan, make_plan
+from dflash_gguf.conversion.stream import ConversionListener, run_plan
 from dflash_gguf.errors import UsageError
 from dflash_gguf.model.checkpoint import Checkpoint
 from dflash_gguf.model.target import Target, open_target
 
-_NOBODY = Listener()
+_NOBODY = ConversionListener()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,9 @@ class Converted:
     seconds: float
 
 
-def convert(draft: Path, target: Path | Target, options: Options, listener: Listener = _NOBODY) -> Converted:
+def convert(
+    draft: Path, target: Path | Target, options: ConvertOptions, listener: ConversionListener = _NOBODY
+) -> Converted:
     """Convert a checkpoint folder to one GGUF per type; the target is a checkpoint's folder or a GGUF.
 
     Raises the errors of `make_plan` and `run_plan`.
@@ -38,13 +40,13 @@ def convert(draft: Path, target: Path | Target, options: Options, listener: List
     return Converted(plan, time.perf_counter() - start)
 
 
-def dry_run(draft: Path, target: Path | Target, options: Options) -> Plan:
+def dry_run(draft: Path, target: Path | Target, options: ConvertOptions) -> Plan:
     """The plan of a conversion, without writing anything."""
     with Checkpoint(draft) as checkpoint:
         return _plan(checkpoint, target, replace(options, force=True))  # what exists is not touched
 
 
-def _plan(checkpoint: Checkpoint, target: Path | Target, options: Options) -> Plan:
+def _plan(checkpoint: Checkpoint, target: Path | Target, options: ConvertOptions) -> Plan:
     opened = open_target(target) if isinstance(target, Path) else target
     plan = make_plan(checkpoint, opened, options)
     _refuse_input_as_output(plan, checkpoint.folder, opened.path)

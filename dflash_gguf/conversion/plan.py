@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_gguf.bytesio.atomic import check_outputs, check_room
-from dflash_gguf.conversion.sources import Pair, pair_tensors
-from dflash_gguf.conversion.vocabulary import vocabulary_sources
-from dflash_gguf.errors import ModelError, UsageError, counted
+from dflash_gguf.conversion.pairing import TensorPair, pair_tensors
+from dflash_gguf.conversion.vocabulary_tensors import vocabulary_sources
+from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.gguf.emit import EncodedHeader, OutTensor, encode_header
 from dflash_gguf.formats.gguf.scan import MAX_HEADER
 from dflash_gguf.formats.gguf.types import ValueType
@@ -24,10 +23,12 @@ from dflash_gguf.model.quantization import read_quantization
 from dflash_gguf.model.recipe import RECIPES, Override, choose_types
 from dflash_gguf.model.sidecars import DFLASH
 from dflash_gguf.model.target import Target
+from dflash_gguf.storage.atomic import check_outputs, check_room
+from dflash_gguf.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ConvertOptions:
     """What a conversion was asked for beyond draft and target; see the command line's help."""
 
     types: tuple[str, ...] = ("bf16",)
@@ -91,7 +92,7 @@ class Plan:
         return sum(tensor.source_bytes for tensor in self.outputs[0].tensors)
 
 
-def make_plan(checkpoint: Checkpoint, target: Target, options: Options) -> Plan:
+def make_plan(checkpoint: Checkpoint, target: Target, options: ConvertOptions) -> Plan:
     """Decide everything about a conversion; reads headers, configs and the tokenizer only.
 
     Raises UsageError, FormatError or ModelError for whatever would make the outputs wrong, OutputError when there
@@ -148,7 +149,7 @@ def _in_utf8(value: MetaValue) -> MetaValue:
     return MetaValue(value.type, value.value.encode("utf-8", "replace").decode())
 
 
-def output_paths(options: Options, target_name: str) -> dict[str, Path]:
+def output_paths(options: ConvertOptions, target_name: str) -> dict[str, Path]:
     """Recipe → path. Raises UsageError for an unknown type or a name that several types would share."""
     recipes = list(dict.fromkeys(kind.lower() for kind in options.types))
     if unknown := [kind for kind in recipes if kind not in RECIPES]:
@@ -166,7 +167,9 @@ def output_paths(options: Options, target_name: str) -> dict[str, Path]:
     return {recipe: Path(pattern.replace("{type}", recipe.upper())) for recipe in recipes}
 
 
-def _planned(pairs: Sequence[Pair], recipe: str, reading: ConfigReading, options: Options) -> tuple[PlannedTensor, ...]:
+def _planned(
+    pairs: Sequence[TensorPair], recipe: str, reading: ConfigReading, options: ConvertOptions
+) -> tuple[PlannedTensor, ...]:
     named = [(pair.tensor.gguf_name, pair.tensor.ne) for pair in pairs]
     choices = choose_types(
         named,

@@ -7,10 +7,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from dflash_gguf.bytesio.atomic import check_output, check_room
-from dflash_gguf.bytesio.source import ByteSource, LocalFile
 from dflash_gguf.conversion.plan import OutputPlan, Plan, PlannedTensor
-from dflash_gguf.conversion.run import Listener, run_plan
+from dflash_gguf.conversion.stream import ConversionListener, run_plan
 from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.gguf.emit import OutTensor, encode_header
 from dflash_gguf.formats.gguf.layout import TensorInfo
@@ -18,12 +16,14 @@ from dflash_gguf.formats.gguf.scan import Header, scan_header
 from dflash_gguf.formats.gguf.types import GGMLType
 from dflash_gguf.formats.gguf.values import MetaValue
 from dflash_gguf.formats.safetensors import SourceTensor
-from dflash_gguf.model.describe import require_spec
+from dflash_gguf.model.draft_header import require_spec
 from dflash_gguf.model.metadata import general_pairs
 from dflash_gguf.model.recipe import RECIPES, Override, TypeChoice, choose_types
+from dflash_gguf.storage.atomic import check_output, check_room
+from dflash_gguf.storage.files import ByteFile, LocalFile
 
 _FLOATS = {GGMLType.F32: "F32", GGMLType.F16: "F16", GGMLType.BF16: "BF16"}
-_NOBODY = Listener()
+_NOBODY = ConversionListener()
 
 
 def quantize_file(
@@ -35,7 +35,7 @@ def quantize_file(
     fallback: bool = True,
     force: bool = False,
     dry_run: bool = False,
-    listener: Listener = _NOBODY,
+    listener: ConversionListener = _NOBODY,
 ) -> tuple[Plan, float]:
     """Write `source` (F32, F16 or BF16 matrices) as `recipe`; returns the plan and the seconds it took.
 
@@ -59,7 +59,7 @@ def quantize_file(
 
 
 def _plan(
-    file: ByteSource, header: Header, out: Path, recipe: str, overrides: Sequence[Override], *, fallback: bool
+    file: ByteFile, header: Header, out: Path, recipe: str, overrides: Sequence[Override], *, fallback: bool
 ) -> Plan:
     spec = require_spec(header.metadata, file.name)
     infos = list(header.tensors.values())
@@ -79,7 +79,7 @@ def _metadata(header: Header, recipe: str) -> list[tuple[str, MetaValue]]:
     return [*kept, *ours.items()]
 
 
-def _planned(file: ByteSource, info: TensorInfo, choice: TypeChoice) -> PlannedTensor:
+def _planned(file: ByteFile, info: TensorInfo, choice: TypeChoice) -> PlannedTensor:
     if info.type not in _FLOATS:
         raise ModelError(
             f"is {info.type.name} already", where=f"{file.name}: {info.name}", hint="quantize from the BF16 file"

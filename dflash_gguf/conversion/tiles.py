@@ -77,19 +77,19 @@ class TileReader:
         return raw
 
     def _decode(self, source: SourceTensor, scale: SourceTensor, first: int, rows: int) -> int:
-        from dflash_gguf.formats.blocks import mxfp8
+        from dflash_gguf.formats.blocks import mxfp8_block
 
         n_codes = self._read(source, first, rows).size
         scales = self._read(scale, first, rows, behind=n_codes)
         codes = self._buffer[:n_codes]
-        if fault := mxfp8.first_fault(codes, scales):
+        if fault := mxfp8_block.first_fault(codes, scales):
             index, reason = fault
             position = first * source.shape[-1] + index
             raise ModelError(f"weight {position:,}: {reason}", where=self._where, hint="the checkpoint is damaged")
         if self._decoded.size < n_codes:
             self._decoded = np.empty(n_codes, np.uint16)
         self._bits = self._decoded[:n_codes]
-        mxfp8.decode(codes, scales, self._bits)
+        mxfp8_block.decode(codes, scales, self._bits)
         return n_codes + scales.size
 
     def raw(self) -> NDArray[np.uint8]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dflash_gguf.bytesio.hub import Hub
-from dflash_gguf.errors import UsageError, counted
-from dflash_gguf.executor.decode import Generation, Settings, speculate
+from dflash_gguf.errors import UsageError
+from dflash_gguf.executor.blas_threads import one_blas_thread
+from dflash_gguf.executor.decode import DecodeSettings, Generation, speculate
 from dflash_gguf.executor.draft import DraftModel
 from dflash_gguf.executor.features import load_features
 from dflash_gguf.executor.loading import (
@@ -24,14 +24,15 @@ from dflash_gguf.executor.loading import (
     vocabulary_of,
 )
 from dflash_gguf.executor.selector import Proposal, walk
-from dflash_gguf.executor.text import TextTokenizer, tokenizer_of_folder, tokenizer_of_gguf
-from dflash_gguf.executor.threads import one_blas_thread
+from dflash_gguf.executor.text_tokenizer import TextTokenizer, tokenizer_of_folder, tokenizer_of_gguf
 from dflash_gguf.executor.trace import Probe
 from dflash_gguf.executor.weights import Budget
 from dflash_gguf.model.remote import gguf_path, whole_target
+from dflash_gguf.storage.hub import Hub
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
-    from dflash_gguf.executor.loading import OpenTarget
+    from dflash_gguf.executor.loading import TargetWeights
 
 DEFAULT_MEMORY = 4 << 30
 
@@ -138,7 +139,7 @@ def generate(
         opened = open_target(whole_target(str(target), hub), budget, files, row_by_row=True)
         model = numpy_target(opened, spec)
         words = tokenizer_of(opened, tokenizer)
-        settings = Settings(
+        settings = DecodeSettings(
             n_predict=n_predict,
             n_max=limits.n_max,
             p_min=limits.p_min,
@@ -157,7 +158,7 @@ def _draft_temperature(sampling: Sampling) -> float:
     return sampling.temperature if sampling.draft_temperature is None else sampling.draft_temperature
 
 
-def tokenizer_of(opened: OpenTarget, folder: str | Path | None) -> TextTokenizer:
+def tokenizer_of(opened: TargetWeights, folder: str | Path | None) -> TextTokenizer:
     """The target's own tokenizer, or that of another `folder`. Raises ModelError or FormatError."""
     if folder is not None:
         return tokenizer_of_folder(Path(folder))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dflash_gguf.executor.selector import Lattice
 
 
-class Target(Protocol):
+class DecodingTarget(Protocol):
     """What verifies: see target.NumpyTarget."""
 
     def extend(self, tokens: Sequence[int], predict: int) -> tuple[F32, F32]:
@@ -50,7 +50,7 @@ class Draft(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DecodeSettings:
     """How to decode. Temperatures of 0 are greedy; `n_max` None is the whole block."""
 
     n_predict: int
@@ -63,7 +63,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class DecodedBlock:
     """One round: how many tokens were proposed, how many of them were emitted, and how many tokens in all."""
 
     proposed: int
@@ -76,7 +76,7 @@ class Generation:
     """Emitted tokens (the first one is the prefill's) and the blocks that gave the others."""
 
     tokens: tuple[int, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[DecodedBlock, ...]
 
     @property
     def n_draft(self) -> int:
@@ -109,7 +109,7 @@ class Generation:
         return sum(block.emitted for block in self.blocks) / len(self.blocks) if self.blocks else 0.0
 
 
-def speculate(draft: Draft, target: Target, prompt: Sequence[int], settings: Settings) -> Generation:
+def speculate(draft: Draft, target: DecodingTarget, prompt: Sequence[int], settings: DecodeSettings) -> Generation:
     """Decode `settings.n_predict` tokens after `prompt`, or up to and including a stop token.
 
     Greedy, the tokens are the target's own greedy tokens whatever the draft proposes; sampled, they are
@@ -121,7 +121,7 @@ def speculate(draft: Draft, target: Target, prompt: Sequence[int], settings: Set
     logits, features = target.extend(prompt, predict=1)
     draft.extend(features)
     tokens = [_pick(logits[-1], settings.temperature, rng)]
-    blocks: list[Block] = []
+    blocks: list[DecodedBlock] = []
     while len(tokens) < settings.n_predict and tokens[-1] not in settings.stop:
         room = settings.n_predict - len(tokens)
         emitted, block = _round(draft, target, len(prompt) + len(tokens) - 1, tokens[-1], room, settings, rng)
@@ -131,8 +131,14 @@ def speculate(draft: Draft, target: Target, prompt: Sequence[int], settings: Set
 
 
 def _round(
-    draft: Draft, target: Target, start: int, anchor: int, room: int, settings: Settings, rng: np.random.Generator
-) -> tuple[list[int], Block]:
+    draft: Draft,
+    target: DecodingTarget,
+    start: int,
+    anchor: int,
+    room: int,
+    settings: DecodeSettings,
+    rng: np.random.Generator,
+) -> tuple[list[int], DecodedBlock]:
     """One block whose anchor stands at position `start`; at most `room` tokens are emitted, the bonus with them."""
     n_max = draft.max_draft if settings.n_max is None else settings.n_max
     proposal = walk(
@@ -150,7 +156,7 @@ def _round(
     emitted = _up_to_stop([*proposal.tokens[:accepted], bonus], settings.stop)
     target.crop(start + 1 + accepted)
     draft.extend(features[: 1 + accepted])
-    return emitted, Block(len(proposal.tokens), min(accepted, len(emitted)), len(emitted))
+    return emitted, DecodedBlock(len(proposal.tokens), min(accepted, len(emitted)), len(emitted))
 
 
 def _up_to_stop(tokens: list[int], stop: Collection[int]) -> list[int]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dflash_gguf.model.spec import DraftSpec
 
 
-class Vocabulary(Protocol):
+class SharedVocabulary(Protocol):
     """The two tensors a draft borrows from its target."""
 
     def embed(self, ids: I64) -> F32:
@@ -45,7 +45,7 @@ class DraftModel:
     Shapes: T steps of a block, S = T − 1 slots, H hidden, d head dimension.
     """
 
-    def __init__(self, spec: DraftSpec, weights: Weights, target: Vocabulary | None, probe: Probe) -> None:
+    def __init__(self, spec: DraftSpec, weights: Weights, target: SharedVocabulary | None, probe: Probe) -> None:
         self.spec = spec
         self.weights = weights
         self.probe = probe
@@ -206,7 +206,7 @@ class DraftModel:
                 return self.weights.linear(own, hidden)
         return self._borrowed("output head").head(hidden)
 
-    def _borrowed(self, what: str) -> Vocabulary:
+    def _borrowed(self, what: str) -> SharedVocabulary:
         if self._target is None:
             raise ModelError(
                 f"the draft has no {what} of its own",

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.errors import FormatError, ModelError, UsageError, counted
+from dflash_gguf.errors import FormatError, ModelError, UsageError
 from dflash_gguf.executor.ops import F32
-from dflash_gguf.executor.sources import CheckpointTensors
+from dflash_gguf.executor.tensor_rows import CheckpointTensors
 from dflash_gguf.formats.safetensors import read_header
+from dflash_gguf.storage.files import LocalFile
+from dflash_gguf.wording import counted
 
 _MAX_NPY_HEADER = 10_000
 _NPY_VERSIONS = (b"\x01", b"\x02", b"\x03")

@@ -8,22 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash_gguf.bytesio.hub import Hub, parse_reference
-from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.errors import ModelError, counted
+from dflash_gguf.errors import ModelError
+from dflash_gguf.executor.numpy_target import NumpyTarget, TargetSpec, TargetVocabulary
 from dflash_gguf.executor.rope import linear, llama3, plain, scaled_rope, with_factors
-from dflash_gguf.executor.sources import CheckpointTensors, GGUFTensors
-from dflash_gguf.executor.target import NumpyTarget, TargetSpec, TargetVocabulary
+from dflash_gguf.executor.tensor_rows import CheckpointTensors, GGUFTensors
 from dflash_gguf.executor.weights import Budget, Weights
 from dflash_gguf.formats.gguf.scan import scan_header
 from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.model.checkpoint import Checkpoint, read_config, read_json
 from dflash_gguf.model.config import text_config
-from dflash_gguf.model.describe import require_spec
+from dflash_gguf.model.draft_header import require_spec
 from dflash_gguf.model.remote import draft_config_folder, open_gguf, vocabulary_tensors
 from dflash_gguf.model.spec import RopeScaling
 from dflash_gguf.model.target import require_target, target_config
 from dflash_gguf.model.tensors import draft_tensors
+from dflash_gguf.storage.files import LocalFile
+from dflash_gguf.storage.hub import Hub, parse_reference
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +66,7 @@ _NOT_COMPUTED = {
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTarget:
+class TargetWeights:
     """A target's tensors under our names, and what its config or header says."""
 
     path: Path
@@ -143,23 +144,23 @@ def _require_planned(spec: DraftSpec, header: Header, where: str) -> None:
             )
 
 
-def open_target(path: Path, budget: Budget, files: ExitStack, *, row_by_row: bool) -> OpenTarget:
+def open_target(path: Path, budget: Budget, files: ExitStack, *, row_by_row: bool) -> TargetWeights:
     """The target's tensors, from a checkpoint folder or a GGUF; nothing is read but headers."""
     if path.is_dir():
         config = text_config(target_config(path))
         checkpoint = files.enter_context(Checkpoint(path))
         names = _our_names(list(checkpoint.tensors), str(path))
         source = CheckpointTensors(str(path), checkpoint.tensors, names)
-        return OpenTarget(path, Weights(source, budget, row_by_row=row_by_row), config=config)
+        return TargetWeights(path, Weights(source, budget, row_by_row=row_by_row), config=config)
     file = files.enter_context(LocalFile(path))
     header = scan_header(file)
     header.require_sound(file.name)
     require_target(header, file.name)
     tensors = Weights(GGUFTensors(file, header.tensors), budget, row_by_row=row_by_row)
-    return OpenTarget(path, tensors, metadata=header.metadata)
+    return TargetWeights(path, tensors, metadata=header.metadata)
 
 
-def open_vocabulary(target: str, budget: Budget, files: ExitStack) -> OpenTarget:
+def open_vocabulary(target: str, budget: Budget, files: ExitStack) -> TargetWeights:
     """A target's embedding and head alone; of a repository on the Hub no other weights are fetched."""
     ref = parse_reference(target)
     if ref is None:
@@ -170,15 +171,15 @@ def open_vocabulary(target: str, budget: Budget, files: ExitStack) -> OpenTarget
         header = scan_header(file)
         header.require_sound(file.name)
         require_target(header, file.name)
-        return OpenTarget(Path(target), Weights(GGUFTensors(file, header.tensors), budget), metadata=header.metadata)
+        return TargetWeights(Path(target), Weights(GGUFTensors(file, header.tensors), budget), metadata=header.metadata)
     hub = Hub()
     target_config(draft_config_folder(target, hub), target)
     tensors = vocabulary_tensors(target, hub)
     source = CheckpointTensors(target, tensors, _our_names(list(tensors), target))
-    return OpenTarget(Path(target), Weights(source, budget, row_by_row=False), config={})
+    return TargetWeights(Path(target), Weights(source, budget, row_by_row=False), config={})
 
 
-def vocabulary_of(opened: OpenTarget, spec: DraftSpec) -> TargetVocabulary:
+def vocabulary_of(opened: TargetWeights, spec: DraftSpec) -> TargetVocabulary:
     """The embedding and head that `spec`'s draft shares; raises ModelError when their shape is another."""
     weights = opened.weights
     for name in ("token_embd.weight", "output.weight"):
@@ -187,7 +188,7 @@ def vocabulary_of(opened: OpenTarget, spec: DraftSpec) -> TargetVocabulary:
     return TargetVocabulary(weights)
 
 
-def numpy_target(opened: OpenTarget, spec: DraftSpec) -> NumpyTarget:
+def numpy_target(opened: TargetWeights, spec: DraftSpec) -> NumpyTarget:
     """The whole target with the draft's taps; raises ModelError for an architecture that is not computed here."""
     vocabulary_of(opened, spec)
     target = _spec_of_folder(opened) if opened.config is not None else _spec_of_gguf(opened)
@@ -205,7 +206,7 @@ def _require_shared_shape(shape: tuple[int, ...], spec: DraftSpec, where: str) -
         )
 
 
-def _require_blocks(spec: TargetSpec, opened: OpenTarget) -> None:
+def _require_blocks(spec: TargetSpec, opened: TargetWeights) -> None:
     """A target whose tensors are more than those of a dense block would be computed wrongly, not refused."""
     plain_names = set(_LAYER_NAMES.values())
     known = {
@@ -236,7 +237,7 @@ def _our_names(theirs: list[str], where: str) -> dict[str, str]:
     return names
 
 
-def _spec_of_folder(opened: OpenTarget) -> TargetSpec:
+def _spec_of_folder(opened: TargetWeights) -> TargetSpec:
     config = opened.config or {}
     architecture = (read_config(opened.path).get("architectures") or ["none"])[0]
     where = f"{opened.path}/config.json"
@@ -290,7 +291,7 @@ def _rope_of_config(config: Mapping[str, Any], dims: int, where: str) -> Rope:
 _LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
-def _spec_of_gguf(opened: OpenTarget) -> TargetSpec:
+def _spec_of_gguf(opened: TargetWeights) -> TargetSpec:
     metadata, where = opened.metadata or {}, str(opened.path)
     architecture = metadata["general.architecture"].value if "general.architecture" in metadata else None
     if architecture not in GGUF_DENSE:
@@ -317,7 +318,7 @@ def _spec_of_gguf(opened: OpenTarget) -> TargetSpec:
     )
 
 
-def _rope_of_gguf(values: Mapping[str, Any], dims: int, opened: OpenTarget) -> Rope:
+def _rope_of_gguf(values: Mapping[str, Any], dims: int, opened: TargetWeights) -> Rope:
     base = float(values.get("rope.freq_base") or 10000.0)
     if values.get("rope.dimension_count", dims) != dims:
         raise ModelError("a target with partial rotary is not computed here", where=str(opened.path), hint=_KNOWN)
@@ -339,7 +340,7 @@ def _rope_of_gguf(values: Mapping[str, Any], dims: int, opened: OpenTarget) -> R
     return scaled_rope(base, dims, scaling, int(_needed(values, "context_length", str(opened.path))))
 
 
-def stop_tokens(opened: OpenTarget) -> frozenset[int]:
+def stop_tokens(opened: TargetWeights) -> frozenset[int]:
     """The ids at which the target ends a text: generation_config.json, config.json, or the GGUF's eos, eot and eom."""
     if opened.config is not None:
         generation = opened.path / "generation_config.json"

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from dflash_gguf.errors import ModelError, UsageError, counted
-from dflash_gguf.executor.threads import pool
+from dflash_gguf.errors import ModelError, UsageError
+from dflash_gguf.executor.blas_threads import pool
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

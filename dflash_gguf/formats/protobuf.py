@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dflash_gguf.errors import FormatError, counted
+from dflash_gguf.errors import FormatError
+from dflash_gguf.wording import counted
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _FIXED = {FIXED64: 8, FIXED32: 4}

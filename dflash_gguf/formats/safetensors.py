@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from dflash_gguf.errors import FormatError, counted
+from dflash_gguf.errors import FormatError
 from dflash_gguf.formats.json_text import parse_object
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
-    from dflash_gguf.bytesio.source import ByteSource
+    from dflash_gguf.storage.files import ByteFile
 
 MAX_HEADER = 100_000_000
 MAX_DIMS = 64  # as many as numpy has; no draft has a tensor of more than three
@@ -57,7 +58,7 @@ class SourceTensor:
     shape: tuple[int, ...]
     offset: int
     size: int
-    source: ByteSource
+    source: ByteFile
 
     @property
     def n_weights(self) -> int:
@@ -65,7 +66,7 @@ class SourceTensor:
         return prod(self.shape)
 
 
-def read_header(source: ByteSource) -> dict[str, SourceTensor]:
+def read_header(source: ByteFile) -> dict[str, SourceTensor]:
     """Tensors of `source` in the order of their data.
 
     Raises FormatError: bad header length, no JSON, a key twice, unknown dtype, size ≠ shape · dtype, a hole, an
@@ -92,7 +93,7 @@ def read_header(source: ByteSource) -> dict[str, SourceTensor]:
     return {tensor.name: tensor for tensor in tensors}
 
 
-def _tensor(source: ByteSource, data_start: int, name: str, entry: Any) -> SourceTensor:
+def _tensor(source: ByteFile, data_start: int, name: str, entry: Any) -> SourceTensor:
     where = f"{source.name}: {name}"
     if not isinstance(entry, dict):
         raise FormatError("its header entry is no object", where=where)
@@ -120,7 +121,7 @@ def _naturals(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 62 for item in value)
 
 
-def _check_cover(source: ByteSource, data_start: int, tensors: list[SourceTensor]) -> None:
+def _check_cover(source: ByteFile, data_start: int, tensors: list[SourceTensor]) -> None:
     position = data_start
     for tensor in tensors:
         if tensor.offset != position:
@@ -145,7 +146,7 @@ class StoredTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedHeader:
+class EncodedSafetensors:
     """A file's first bytes, its tensors in the order of their data, and its size."""
 
     data: bytes
@@ -153,7 +154,7 @@ class EncodedHeader:
     file_size: int
 
 
-def encode_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> EncodedHeader:
+def encode_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> EncodedSafetensors:
     """Lay out (name, dtype, shape): by dtype, the widest first, then by name, as the safetensors library writes them.
 
     The metadata say `format: pt`, without which transformers refuses a file. Spaces make the header's length a
@@ -173,4 +174,4 @@ def encode_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> Encode
     for (name, dtype, shape), size in zip(laid_out, sizes, strict=True):
         stored.append(StoredTensor(name, dtype, tuple(shape), offset, size))
         offset += size
-    return EncodedHeader(len(text).to_bytes(8, "little") + text, tuple(stored), offset)
+    return EncodedSafetensors(len(text).to_bytes(8, "little") + text, tuple(stored), offset)

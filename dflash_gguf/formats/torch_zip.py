@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from dflash_gguf.errors import FormatError, counted
+from dflash_gguf.errors import FormatError
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
-    from dflash_gguf.bytesio.source import ByteSource
+    from dflash_gguf.storage.files import ByteFile
 
 MAX_FILE = 1 << 20  # one embedding of float32 and its description take a few dozen KiB
 MAX_PICKLE = 64 << 10
@@ -69,7 +70,7 @@ class _Mark:
     pass
 
 
-def read_saved(source: ByteSource) -> dict[str, int | SavedTensor]:
+def read_saved(source: ByteFile) -> dict[str, int | SavedTensor]:
     """The numbers and tensors of a saved dict, by key.
 
     Raises FormatError for a file that is too large, no zip, compressed or damaged, and for a pickle with anything

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.errors import FormatError, InputError, ModelError, UsageError, counted
+from dflash_gguf.errors import FormatError, InputError, ModelError, UsageError
 from dflash_gguf.formats.json_text import parse_object
 from dflash_gguf.formats.safetensors import SourceTensor, read_header
+from dflash_gguf.storage.files import LocalFile
+from dflash_gguf.wording import counted
 
 MAX_CONFIG = 16 << 20
 MAX_INDEX = 64 << 20

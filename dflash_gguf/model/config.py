@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from dflash_gguf.errors import ModelError, counted
+from dflash_gguf.errors import ModelError
 from dflash_gguf.model.spec import DraftSpec, DynamicConv, RopeScaling
+from dflash_gguf.wording import counted
 
 ASSISTANT = "MuseGlimmerAssistantModel"
 ARCHITECTURES = {"DFlashDraftModel": 1, "DFlash2DraftModel": 2, ASSISTANT: 1}

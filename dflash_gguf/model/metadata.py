@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dflash_gguf.errors import ModelError, counted
+from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, Metadata, MetaValue, Scalar
 from dflash_gguf.model.spec import DraftSpec, DynamicConv, RopeScaling
+from dflash_gguf.wording import counted
 
 ARCHITECTURE = "dflash"
 PREFIX = ARCHITECTURE + "."

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.formats.gguf.emit import encode_header
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import MetaValue
 from dflash_gguf.model.checkpoint import Identity
 from dflash_gguf.model.metadata import encode_spec
 from dflash_gguf.model.spec import DraftSpec
+from dflash_gguf.storage.files import LocalFile
 
 MAX_CARD = 1 << 20
 #: folder names that say nothing about what is in them

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from dflash_gguf.bytesio.hub import Hub, Listing, parse_reference
-from dflash_gguf.bytesio.hub.remote_file import RemoteFile
-from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.errors import HubError, ModelError, UsageError, counted
+from dflash_gguf.errors import HubError, ModelError, UsageError
 from dflash_gguf.formats.safetensors import SourceTensor, read_header
 from dflash_gguf.model.checkpoint import INDEX, MAX_CONFIG, MAX_INDEX, read_json, shards
 from dflash_gguf.model.quantization import HF_QUANT_CONFIG
 from dflash_gguf.model.target import EMBEDDING, HEAD, Target, open_target, target_config, target_of_gguf
+from dflash_gguf.storage.files import LocalFile
+from dflash_gguf.storage.hub import Hub, Listing, parse_reference
+from dflash_gguf.storage.hub.remote_file import RemoteFile
+from dflash_gguf.wording import counted
 
 CARD = "README.md"
 #: what a target's tokenizer is made of; never its weights

@@ -10,8 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from dflash_gguf.formats.gguf.values import Array, Metadata
-from dflash_gguf.model.dialects import ARCHITECTURE_KEY, is_dspark_name, is_foreign
 from dflash_gguf.model.metadata import ARCHITECTURE, PREFIX
+from dflash_gguf.model.metadata_dialects import ARCHITECTURE_KEY, is_dspark_name, is_foreign
 
 MARKOV = "markov_w1.weight"
 _HYPER = "hyper_connection.count"

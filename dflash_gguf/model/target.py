@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dflash_gguf.bytesio.source import ByteSource, LocalFile
 from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.gguf.scan import Header, scan_header
 from dflash_gguf.formats.gguf.values import Array
@@ -18,6 +17,7 @@ from dflash_gguf.model.config import architectures, is_draft_architecture, text_
 from dflash_gguf.model.provenance import MEANINGLESS, Card, target_identity
 from dflash_gguf.model.sidecars import recognise
 from dflash_gguf.model.tokenizer import Tokenizer, load_tokenizer, tokenizer_of_header
+from dflash_gguf.storage.files import ByteFile, LocalFile
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 #: what stands before these names in the language model of a checkpoint, alone or inside a vision model's
@@ -84,7 +84,7 @@ def open_target(path: Path) -> Target:
         return target_of_gguf(source)
 
 
-def target_of_gguf(source: ByteSource) -> Target:
+def target_of_gguf(source: ByteFile) -> Target:
     """The target that a GGUF holds, wherever it is. Raises FormatError for a file that llama.cpp would not read."""
     header = scan_header(source)
     header.require_sound(source.name)

@@ -6,7 +6,7 @@ checked; none of them prints. Way in: write_mxfp8(), verify_mxfp8().
 
 from __future__ import annotations
 
-from dflash_gguf.mxfp8.verify import Report, verify_mxfp8
-from dflash_gguf.mxfp8.write import Listener, Written, write_mxfp8
+from dflash_gguf.mxfp8.verify import VerificationReport, verify_mxfp8
+from dflash_gguf.mxfp8.write import Mxfp8Listener, Written, write_mxfp8
 
-__all__ = ["Listener", "Report", "Written", "verify_mxfp8", "write_mxfp8"]
+__all__ = ["Mxfp8Listener", "VerificationReport", "Written", "verify_mxfp8", "write_mxfp8"]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from dflash_gguf.bytesio.source import LocalFile
+from dflash_gguf.storage.files import LocalFile
 
 PIECE = 1 << 20
 

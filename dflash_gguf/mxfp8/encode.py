@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash_gguf.conversion.threads import share
 from dflash_gguf.conversion.tiles import TileReader
+from dflash_gguf.conversion.workers import share
 from dflash_gguf.formats.blocks import announced
 from dflash_gguf.model.quantization import BLOCK
-from dflash_gguf.mxfp8.plan import CheckpointPlan, PlannedWeight
+from dflash_gguf.mxfp8.checkpoint_plan import CheckpointPlan, PlannedWeight
 
 TILE = 1 << 20  # weights
 #: takes bytes and the offset in model.safetensors where they belong; called from several threads
@@ -48,7 +48,7 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tile:
+class _Mxfp8Tile:
     """Rows [first, first + rows) of weight number `index`."""
 
     index: int
@@ -74,15 +74,15 @@ def stream_weights(
     Raises ModelError for a weight that is NaN or infinite, and whatever `sink` raises.
     """
     with announced(on_compile):
-        from dflash_gguf.formats.blocks import mxfp8  # noqa: F401 - kernels are compiled before threads start
-    measured: dict[_Tile, _Measured] = {}
+        from dflash_gguf.formats.blocks import mxfp8_block  # noqa: F401 - kernels are compiled before threads start
+    measured: dict[_Mxfp8Tile, _Measured] = {}
     tiles = list(_tiles(plan))
 
-    def new_worker() -> Callable[[_Tile | Callable[[], None]], None]:
+    def new_worker() -> Callable[[_Mxfp8Tile | Callable[[], None]], None]:
         encoder = _Encoder(plan.weights, sink, measured, on_bytes)
-        return lambda job: encoder.encode(job) if isinstance(job, _Tile) else job()
+        return lambda job: encoder.encode(job) if isinstance(job, _Mxfp8Tile) else job()
 
-    jobs: list[_Tile | Callable[[], None]] = [*first, *tiles]
+    jobs: list[_Mxfp8Tile | Callable[[], None]] = [*first, *tiles]
     share(jobs, new_worker)
     by_weight: dict[str, list[_Measured]] = {}
     for tile in tiles:
@@ -92,12 +92,12 @@ def stream_weights(
     return {name: _statistics(parts) for name, parts in by_weight.items()}, _statistics(everything)
 
 
-def _tiles(plan: CheckpointPlan) -> Iterator[_Tile]:
+def _tiles(plan: CheckpointPlan) -> Iterator[_Mxfp8Tile]:
     for index, weight in enumerate(plan.weights):
         row = weight.source.shape[-1]
         total, rows = weight.source.n_weights // row, max(1, TILE // row)
         for first in range(0, total, rows):
-            yield _Tile(index, first, min(rows, total - first))
+            yield _Mxfp8Tile(index, first, min(rows, total - first))
 
 
 class _Encoder:
@@ -107,7 +107,7 @@ class _Encoder:
         self,
         weights: Sequence[PlannedWeight],
         sink: Sink,
-        measured: dict[_Tile, _Measured],
+        measured: dict[_Mxfp8Tile, _Measured],
         on_bytes: Callable[[int], None],
     ) -> None:
         self.weights, self.sink, self.measured, self.on_bytes = weights, sink, measured, on_bytes
@@ -115,7 +115,7 @@ class _Encoder:
         self.codes = np.empty(0, np.uint8)
         self.scales = np.empty(0, np.uint8)
 
-    def encode(self, tile: _Tile) -> None:
+    def encode(self, tile: _Mxfp8Tile) -> None:
         weight = self.weights[tile.index]
         size = self.reader.read_source(weight.source, tile.first, tile.rows)
         row = weight.source.shape[-1]
@@ -129,12 +129,12 @@ class _Encoder:
         self.on_bytes(size)
 
     def _quantize(self, n_weights: int) -> _Measured:
-        from dflash_gguf.formats.blocks import mxfp8
+        from dflash_gguf.formats.blocks import mxfp8_block
 
         if self.codes.size < n_weights:
             self.codes, self.scales = np.empty(n_weights, np.uint8), np.empty(n_weights // BLOCK, np.uint8)
-        codes, scales, sums = self.codes[:n_weights], self.scales[: n_weights // BLOCK], np.empty(len(mxfp8.SUMS))
-        mxfp8.encode_measured(self.reader.floats(), codes, scales, sums)
+        codes, scales, sums = self.codes[:n_weights], self.scales[: n_weights // BLOCK], np.empty(len(mxfp8_block.SUMS))
+        mxfp8_block.encode_measured(self.reader.floats(), codes, scales, sums)
         return sums, int(scales.min()), int(scales.max())
 
 

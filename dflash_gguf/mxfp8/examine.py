@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from dflash_gguf.conversion.sources import Pair, pair_tensors
-from dflash_gguf.conversion.threads import share
+from dflash_gguf.conversion.pairing import TensorPair, pair_tensors
 from dflash_gguf.conversion.tiles import TileReader
+from dflash_gguf.conversion.workers import share
 from dflash_gguf.errors import ModelError
 from dflash_gguf.formats.safetensors import SourceTensor
 from dflash_gguf.model.checkpoint import Checkpoint, read_config
 from dflash_gguf.model.config import spec_from_config
 from dflash_gguf.model.quantization import is_excluded, read_quantization, vllm_faults
+from dflash_gguf.mxfp8.checkpoint_plan import CONFIG, MANIFEST, source_files, split_shards
 from dflash_gguf.mxfp8.digest import sha256_of
 from dflash_gguf.mxfp8.encode import TILE
 from dflash_gguf.mxfp8.manifest import FORMAT
-from dflash_gguf.mxfp8.plan import CONFIG, MANIFEST, source_files, split_shards
 from dflash_gguf.mxfp8.report import Record
 
 #: keys of a manifest that say something of the tensors
@@ -28,10 +28,10 @@ CLAIMS = frozenset({"format", "coverage", "weights"})
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class PairedCheckpoint:
     """A checkpoint of sound structure."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[TensorPair, ...]
     tensors: Mapping[str, SourceTensor]
     exclude: tuple[str, ...]
 
@@ -49,7 +49,7 @@ class Contents:
     scales: Mapping[str, tuple[int, int]]
 
 
-def examine_structure(checkpoint: Checkpoint, record: Record) -> Subject:
+def examine_structure(checkpoint: Checkpoint, record: Record) -> PairedCheckpoint:
     """Pair tensors as a conversion would, and be stricter where vLLM is. Raises ModelError or FormatError."""
     folder = checkpoint.folder
     config = read_config(folder)
@@ -61,7 +61,7 @@ def examine_structure(checkpoint: Checkpoint, record: Record) -> Subject:
         spec, checkpoint.tensors, has_embed_tokens=True, quantization=quantization, where=str(folder)
     )
     exclude = quantization.exclude if quantization else ()
-    subject = Subject(pairing.pairs, checkpoint.tensors, exclude)
+    subject = PairedCheckpoint(pairing.pairs, checkpoint.tensors, exclude)
     if not subject.quantized:
         raise ModelError("no weight is quantized", where=str(folder))
     linears = [pair.source.name for pair in subject.pairs if pair.tensor.linear]
@@ -76,7 +76,9 @@ def examine_structure(checkpoint: Checkpoint, record: Record) -> Subject:
     return subject
 
 
-def read_contents(folder: Path, subject: Subject | None, record: Record, on_bytes: Callable[[int], None]) -> Contents:
+def read_contents(
+    folder: Path, subject: PairedCheckpoint | None, record: Record, on_bytes: Callable[[int], None]
+) -> Contents:
     """Read every file, and every weight where the structure allows it; values that are none are noted."""
     sha256: dict[str, str] = {}
     scales: dict[str, tuple[int, int]] = {}
@@ -85,7 +87,7 @@ def read_contents(folder: Path, subject: Subject | None, record: Record, on_byte
     def hashing(name: str, path: Path) -> Callable[[TileReader], None]:
         return lambda _: sha256.update({name: sha256_of(path, lambda piece: on_bytes(len(piece)))})
 
-    def reading(pair: Pair, first: int, rows: int) -> Callable[[TileReader], None]:
+    def reading(pair: TensorPair, first: int, rows: int) -> Callable[[TileReader], None]:
         def read(reader: TileReader) -> None:
             try:
                 on_bytes(reader.read_source(pair.source, first, rows, scale=pair.scale))
@@ -135,7 +137,7 @@ def examine_checksums(folder: Path, document: Mapping[str, Any], contents: Conte
 
 
 def examine_manifest(
-    folder: Path, document: Mapping[str, Any], subject: Subject, contents: Contents, record: Record
+    folder: Path, document: Mapping[str, Any], subject: PairedCheckpoint, contents: Contents, record: Record
 ) -> None:
     """Compare what the manifest says of the tensors with the tensors; what it does not say is not missed."""
     where = str(folder / MANIFEST)
@@ -155,7 +157,7 @@ def examine_manifest(
 
 
 def _examine_weights(
-    where: str, weights: Mapping[str, Any], subject: Subject, contents: Contents, record: Record
+    where: str, weights: Mapping[str, Any], subject: PairedCheckpoint, contents: Contents, record: Record
 ) -> None:
     for weight, _ in subject.quantized:
         told = weights.get(weight.name)
@@ -170,7 +172,7 @@ def _examine_weights(
         record.wrong(where, f"weights holds {name}, which is not quantized")
 
 
-def _coverage(subject: Subject) -> dict[str, int]:
+def _coverage(subject: PairedCheckpoint) -> dict[str, int]:
     quantized = [weight.n_weights for weight, _ in subject.quantized]
     scales = {scale.name for _, scale in subject.quantized}
     elements = [tensor.n_weights for name, tensor in subject.tensors.items() if name not in scales]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dflash_gguf.mxfp8.checkpoint_plan import CheckpointPlan
 from dflash_gguf.mxfp8.encode import Statistics
-from dflash_gguf.mxfp8.plan import CheckpointPlan
 
 SCHEMA = 1
 FORMAT = {

@@ -22,7 +22,7 @@ STEPS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class VerificationFault:
     """One thing that is wrong, where, and which step found it."""
 
     step: str
@@ -31,7 +31,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class VerificationReport:
     """What was found of a folder; `qualified_for` and `not_checked` hold names of `STEPS`, the latter with reasons."""
 
     folder: Path
@@ -39,7 +39,7 @@ class Report:
     quantized: int
     qualified_for: tuple[str, ...]
     not_checked: tuple[tuple[str, str], ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[VerificationFault, ...]
 
     @property
     def passed(self) -> bool:
@@ -54,13 +54,13 @@ class Record:
         self.taken: dict[str, None] = {}
         self.qualified: list[str] = []
         self.skipped: dict[str, str] = {}
-        self.findings: list[Finding] = []
+        self.findings: list[VerificationFault] = []
         self._lock = threading.Lock()
 
     def wrong(self, where: str, message: str) -> None:
         """Note a finding of the step that is being taken."""
         with self._lock:
-            self.findings.append(Finding(next(reversed(self.taken)), where, message))
+            self.findings.append(VerificationFault(next(reversed(self.taken)), where, message))
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -78,9 +78,9 @@ class Record:
         """Note why a step is not carried out."""
         self.skipped[name] = reason
 
-    def report(self, folder: Path, *, tensors: int, quantized: int) -> Report:
+    def report(self, folder: Path, *, tensors: int, quantized: int) -> VerificationReport:
         """All that was noted, in the order of the steps."""
-        return Report(
+        return VerificationReport(
             folder,
             tensors,
             quantized,

@@ -14,11 +14,11 @@ from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.safetensors import SourceTensor, StoredTensor
 from dflash_gguf.model.checkpoint import Checkpoint, Identity
 from dflash_gguf.model.quantization import HF_QUANT_CONFIG
+from dflash_gguf.mxfp8.checkpoint_plan import CONFIG, MANIFEST, WEIGHTS, CheckpointPlan, json_bytes, make_plan
 from dflash_gguf.mxfp8.digest import sha256_of
 from dflash_gguf.mxfp8.encode import Statistics, stream_weights
-from dflash_gguf.mxfp8.examine import Contents, Subject
+from dflash_gguf.mxfp8.examine import Contents, PairedCheckpoint
 from dflash_gguf.mxfp8.manifest import manifest
-from dflash_gguf.mxfp8.plan import CONFIG, MANIFEST, WEIGHTS, CheckpointPlan, json_bytes, make_plan
 from dflash_gguf.mxfp8.report import Record
 
 OURS = "dflash-gguf"
@@ -34,7 +34,7 @@ class Remade:
 
 
 def reproduce_tensors(
-    plan: CheckpointPlan, subject: Subject, record: Record, on_bytes: Callable[[int], None]
+    plan: CheckpointPlan, subject: PairedCheckpoint, record: Record, on_bytes: Callable[[int], None]
 ) -> Remade | None:
     """Encode the source again and compare every tensor's bytes; None where the tensors are not the same ones."""
     expected = {tensor.name: tensor for tensor in plan.header.tensors}
@@ -118,7 +118,7 @@ def _compare_sources(identity: Identity, told: Mapping[str, Any], sources: Mappi
         record.wrong(MANIFEST, "names other source files than those of the source")
 
 
-def plan_again(source: Checkpoint, subject: Subject) -> CheckpointPlan:
+def plan_again(source: Checkpoint, subject: PairedCheckpoint) -> CheckpointPlan:
     """The plan by which `subject` would have been made from `source`. Raises ModelError where there is none."""
     quantized = {weight.name for weight, _ in subject.quantized}
     linears = [pair.source.name for pair in subject.pairs if pair.tensor.linear]

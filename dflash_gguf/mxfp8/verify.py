@@ -7,28 +7,28 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from dflash_gguf.bytesio.hub import Hub
 from dflash_gguf.model.checkpoint import Checkpoint, existing_folder, read_json
 from dflash_gguf.model.remote import complete_folder
+from dflash_gguf.mxfp8.checkpoint_plan import MANIFEST
 from dflash_gguf.mxfp8.examine import (
     CLAIMS,
     Contents,
-    Subject,
+    PairedCheckpoint,
     examine_checksums,
     examine_manifest,
     examine_structure,
     read_contents,
 )
-from dflash_gguf.mxfp8.plan import MANIFEST
-from dflash_gguf.mxfp8.report import Record, Report
+from dflash_gguf.mxfp8.report import Record, VerificationReport
 from dflash_gguf.mxfp8.reproduce import OURS, plan_again, reproduce_files, reproduce_tensors
+from dflash_gguf.storage.hub import Hub
 
-__all__ = ["Report", "verify_mxfp8"]
+__all__ = ["VerificationReport", "verify_mxfp8"]
 
 
 def verify_mxfp8(
     folder: str | Path, source: str | Path | None = None, *, on_bytes: Callable[[int], None] = lambda _: None
-) -> Report:
+) -> VerificationReport:
     """Check the MXFP8 checkpoint in `folder`, and where `source` is given that it follows from that BF16 checkpoint.
 
     Both: folders, or repositories on the Hub. `on_bytes` is told bytes that have been read, from several threads.
@@ -60,7 +60,7 @@ def verify_mxfp8(
 def _reproduce(
     folder: Path,
     source: Checkpoint,
-    subject: Subject,
+    subject: PairedCheckpoint,
     document: Mapping[str, Any] | None,
     contents: Contents,
     record: Record,
@@ -76,7 +76,7 @@ def _reproduce(
 
 
 def _explain_skipped(
-    record: Record, subject: Subject | None, document: Mapping[str, Any] | None, source: Path | None
+    record: Record, subject: PairedCheckpoint | None, document: Mapping[str, Any] | None, source: Path | None
 ) -> None:
     """A reason for every step that did not take place; one that found something has its findings."""
     no_manifest = "" if document else f"there is no {MANIFEST} that can be read"

@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dflash_gguf.bytesio.atomic import AtomicFile, check_room
-from dflash_gguf.bytesio.folder import AtomicFolder, check_output_folder
-from dflash_gguf.bytesio.hub import Hub
 from dflash_gguf.errors import InputError, UsageError
 from dflash_gguf.model.checkpoint import Checkpoint, read_json
 from dflash_gguf.model.quantization import HF_QUANT_CONFIG
 from dflash_gguf.model.remote import complete_folder
+from dflash_gguf.mxfp8.checkpoint_plan import CONFIG, MANIFEST, WEIGHTS, CheckpointPlan, json_bytes, make_plan
 from dflash_gguf.mxfp8.digest import RunningSha256, sha256_of
 from dflash_gguf.mxfp8.encode import Statistics, stream_weights
 from dflash_gguf.mxfp8.manifest import manifest
-from dflash_gguf.mxfp8.plan import CONFIG, MANIFEST, WEIGHTS, CheckpointPlan, json_bytes, make_plan
+from dflash_gguf.storage.atomic import AtomicFile, check_room
+from dflash_gguf.storage.folder import AtomicFolder, check_output_folder
+from dflash_gguf.storage.hub import Hub
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class Mxfp8Listener:
     """Who wants to know: the plan once it stands, that kernels are being compiled, source bytes as they are done.
 
     `on_bytes` is called from several threads.
@@ -34,7 +34,7 @@ class Listener:
     on_bytes: Callable[[int], None] = lambda _: None
 
 
-_NOBODY = Listener()
+_NOBODY = Mxfp8Listener()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def write_mxfp8(
     *,
     exclude: tuple[str, ...] = (),
     force: bool = False,
-    listener: Listener = _NOBODY,
+    listener: Mxfp8Listener = _NOBODY,
 ) -> Written:
     """Write the checkpoint `draft` as MXFP8 into the folder `out`, but for the modules that `exclude` matches.
 
@@ -101,7 +101,7 @@ def _check_out(draft: Path, out: Path, *, force: bool) -> None:
         )
 
 
-def _fill(folder: Path, plan: CheckpointPlan, listener: Listener) -> dict[str, Any]:
+def _fill(folder: Path, plan: CheckpointPlan, listener: Mxfp8Listener) -> dict[str, Any]:
     """Write all files, the config and the manifest last; returns the manifest."""
     sources: dict[str, str] = {}
     outputs: dict[str, str] = {}
@@ -117,7 +117,7 @@ def _fill(folder: Path, plan: CheckpointPlan, listener: Listener) -> dict[str, A
 
 
 def _write_weights(
-    path: Path, plan: CheckpointPlan, sources: dict[str, str], listener: Listener
+    path: Path, plan: CheckpointPlan, sources: dict[str, str], listener: Mxfp8Listener
 ) -> tuple[str, dict[str, Statistics], Statistics]:
     """Write model.safetensors and hash it, and hash the source's own files on the way into `sources`."""
     copied = {name for name, _ in plan.copies}

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from dflash_gguf.bytesio.atomic import check_output
-from dflash_gguf.bytesio.hub import Hub, parse_reference
-from dflash_gguf.bytesio.inplace import TORN, InPlace
-from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.errors import FormatError, UsageError
 from dflash_gguf.formats.gguf.scan import scan_header
 from dflash_gguf.model.remote import gguf_path
+from dflash_gguf.patching.apply_fixes import FixSources, chosen_rules, mend, open_helpers, what_is_left
 from dflash_gguf.patching.copy import copy_whole, write_copy
 from dflash_gguf.patching.edits import Change, Edits
-from dflash_gguf.patching.mend import Helpers, chosen_rules, mend, open_helpers, what_is_left
-from dflash_gguf.patching.values import check_key, is_text, parse_set
+from dflash_gguf.patching.parse_values import check_key, is_text, parse_set
+from dflash_gguf.storage.atomic import check_output
+from dflash_gguf.storage.files import LocalFile
+from dflash_gguf.storage.hub import Hub, parse_reference
+from dflash_gguf.storage.inplace import TORN, InPlace
 
 if TYPE_CHECKING:
     from dflash_gguf.checks.finding import Finding
@@ -46,7 +46,7 @@ class Patched:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ManualEdits:
     """Edits by hand, as the command line takes them: KEY=TYPE:VALUE, KEY, OLD=NEW."""
 
     sets: Sequence[str] = ()
@@ -85,7 +85,7 @@ def patch(
     elif not dry_run and Path(os.path.realpath(path)).parent.name == "blobs":
         raise _of_the_cache(str(source))
     helpers = open_helpers(_text(target), _text(original), hub)
-    task = _Task(Wishes(sets, removes, renames), chosen_rules(fixes, helpers), helpers, dry_run, on_bytes)
+    task = _Task(ManualEdits(sets, removes, renames), chosen_rules(fixes, helpers), helpers, dry_run, on_bytes)
     name = str(out or source)
     if out is None and not dry_run:
         with InPlace(path) as held:
@@ -98,9 +98,9 @@ Written: TypeAlias = "tuple[int, str | None]"  # bytes written, and the tensors'
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    wishes: Wishes
+    wishes: ManualEdits
     rules: Sequence[str]
-    helpers: Helpers
+    helpers: FixSources
     dry_run: bool
     on_bytes: Callable[[int], None]
 
@@ -147,7 +147,7 @@ class _Task:
         return written, write_copy(file, edits, held.path, force=True, on_bytes=self.on_bytes, like=like)
 
 
-def plan_edits(file: LocalFile, wishes: Wishes, rules: Sequence[str], helpers: Helpers) -> Edits:
+def plan_edits(file: LocalFile, wishes: ManualEdits, rules: Sequence[str], helpers: FixSources) -> Edits:
     """The header with all changes. Raises FormatError where it could not be read, or could not any more."""
     header = scan_header(file)
     header.require_sound(file.name)

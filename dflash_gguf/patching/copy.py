@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_gguf.bytesio.atomic import AtomicFile, check_room
 from dflash_gguf.errors import OutputError
 from dflash_gguf.formats.gguf.scan import scan_header
+from dflash_gguf.storage.atomic import AtomicFile, check_room
 
 if TYPE_CHECKING:
-    from dflash_gguf.bytesio.source import LocalFile
     from dflash_gguf.formats.gguf.layout import TensorInfo
     from dflash_gguf.patching.edits import Edits
+    from dflash_gguf.storage.files import LocalFile
 
 _PIECE = 4 << 20
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from dflash_gguf.errors import ModelError, UsageError
 from dflash_gguf.formats.gguf.emit import EncodedHeader, OutTensor, encode_header, encode_value
 from dflash_gguf.formats.gguf.scan import DEFAULT_ALIGNMENT, Header, scan_header
-from dflash_gguf.formats.shown import safe
 from dflash_gguf.model.metadata import KEYS
+from dflash_gguf.wording import safe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from dflash_gguf.bytesio.source import ByteSource
     from dflash_gguf.formats.gguf.layout import TensorInfo
     from dflash_gguf.formats.gguf.values import Metadata, MetaValue
+    from dflash_gguf.storage.files import ByteFile
 
 _ALIGNMENT_KEY = "general.alignment"
 _MAX_ALIGNMENT = 1 << 16
@@ -140,7 +140,7 @@ class Edits:
             self._header = scan_header(_Preview(encoded.data, encoded.file_size))
         return self._header
 
-    def preview(self, file: ByteSource) -> ByteSource:
+    def preview(self, file: ByteFile) -> ByteFile:
         """What rules read: the file itself, or (once it is changed) the header as it will be with nothing behind."""
         return _Preview(self.encoded().data, self.encoded().file_size) if self.changed else file
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dflash_gguf.checks.names import respelled
-from dflash_gguf.checks.recipes import fitting_label
-from dflash_gguf.checks.target import Rope
+from dflash_gguf.checks.expected_types import fitting_label
+from dflash_gguf.checks.target import RopeKind
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
 from dflash_gguf.model.checkpoint import Identity
 from dflash_gguf.model.config import V2_SIZES
-from dflash_gguf.model.dialects import ARCHITECTURE_KEY, is_foreign
 from dflash_gguf.model.metadata import (
     ARCHITECTURE,
     BY_NAME,
@@ -27,6 +25,7 @@ from dflash_gguf.model.metadata import (
     coerce,
     convert_scalar,
 )
+from dflash_gguf.model.metadata_dialects import ARCHITECTURE_KEY, is_foreign
 from dflash_gguf.model.provenance import (
     MEANINGLESS,
     Card,
@@ -35,7 +34,8 @@ from dflash_gguf.model.provenance import (
     license_pairs,
     source_pairs,
 )
-from dflash_gguf.patching.work import SECTIONS, Work, mends, own_source, take_from_source, take_mask
+from dflash_gguf.model.tensor_dialects import respelled
+from dflash_gguf.patching.fix_context import SECTIONS, FixContext, mends, own_source, take_from_source, take_mask
 
 if TYPE_CHECKING:
     from dflash_gguf.patching.edits import Edits
@@ -46,7 +46,7 @@ _TRUTH = bytes([0]) + bytes([1]) * 255  # any byte as the bool it is read as
 
 
 @mends("GF007")
-def _encode_anew(work: Work) -> None:
+def _encode_anew(work: FixContext) -> None:
     """Padding, trailing bytes and odd bools are what encoding the header anew leaves no room for."""
     for key, value in work.edits.metadata.items():
         if isinstance(array := value.value, Array) and array.item_type is ValueType.BOOL:
@@ -58,7 +58,7 @@ def _encode_anew(work: Work) -> None:
 
 
 @mends("KV101")
-def _migrate(work: Work) -> None:
+def _migrate(work: FixContext) -> None:
     """All of a dialect or nothing: half of it would be no dialect any more, and nobody would miss the rest."""
     edits, moves = work.edits, work.subject.migration
     if any(move.clash for move in moves):
@@ -73,7 +73,7 @@ def _migrate(work: Work) -> None:
 
 
 @mends("TN305")
-def _canonical_names(work: Work) -> None:
+def _canonical_names(work: FixContext) -> None:
     canonical = work.subject.canonical
     _rename(work.edits, {name: new for name, new in canonical.items() if new is not None and new != name})
 
@@ -90,7 +90,7 @@ def _rename(edits: Edits, names: dict[str, str]) -> None:
 
 
 @mends("KV102", needs="--source")
-def _required_keys(work: Work) -> None:
+def _required_keys(work: FixContext) -> None:
     edits = work.edits
     for key in KEYS:
         value = edits.metadata.get(key.full)
@@ -117,7 +117,7 @@ def _required_keys(work: Work) -> None:
 
 
 @mends("KV103", needs="--source")
-def _sizes(work: Work) -> None:
+def _sizes(work: FixContext) -> None:
     """Sizes of the convolutions and the selector's rank are also in the tensors' shapes."""
     keys = [PREFIX + name for name in V2_SIZES]
     if not take_from_source(work, [*keys, PREFIX + "block_size"]) and (spec := work.subject.spec) and spec.v2:
@@ -128,7 +128,7 @@ def _sizes(work: Work) -> None:
 
 
 @mends("KV104", "PR402", needs="--source")
-def _target_layers(work: Work) -> None:
+def _target_layers(work: FixContext) -> None:
     value = work.edits.metadata.get(_LAYERS)
     if not take_from_source(work, [_LAYERS]) and value is not None:
         right = coerce(BY_NAME[_LAYERS], value)
@@ -137,22 +137,22 @@ def _target_layers(work: Work) -> None:
 
 
 @mends("KV105", needs="--source")
-def _window(work: Work) -> None:
+def _window(work: FixContext) -> None:
     take_from_source(work, [PREFIX + f"attention.sliding_window{tail}" for tail in ("", "_pattern")])
 
 
 @mends("KV106")
-def _own_sections(work: Work) -> None:
+def _own_sections(work: FixContext) -> None:
     _set_sections(work)
 
 
 @mends("PR403", needs="--target")
-def _missing_sections(work: Work) -> None:
-    if work.subject.target is not None and work.subject.target.rope is Rope.MROPE:
+def _missing_sections(work: FixContext) -> None:
+    if work.subject.target is not None and work.subject.target.rope is RopeKind.MROPE:
         _set_sections(work)
 
 
-def _set_sections(work: Work) -> None:
+def _set_sections(work: FixContext) -> None:
     """[rotary dims / 2, 0, 0, 0]: what converting with an M-RoPE target writes."""
     head = work.subject.natural(PREFIX + "rope.dimension_count") or work.subject.natural(
         PREFIX + "attention.key_length"
@@ -163,25 +163,25 @@ def _set_sections(work: Work) -> None:
 
 
 @mends("KV107", needs="--source")
-def _heads(work: Work) -> None:
+def _heads(work: FixContext) -> None:
     names = ("head_count", "head_count_kv", "key_length", "value_length")
     take_from_source(work, [PREFIX + f"attention.{name}" for name in names])
 
 
 @mends("KV108", needs="--source")
-def _limits(work: Work) -> None:
+def _limits(work: FixContext) -> None:
     names = ("embedding_length", "conv_group_size", "selector_top_k", "block_count")
     take_from_source(work, [PREFIX + name for name in names])
 
 
 @mends("SR501", needs="--source")
-def _all_of_source(work: Work) -> None:
+def _all_of_source(work: FixContext) -> None:
     take_from_source(work, [key.full for key in KEYS if key.full != SECTIONS])
     take_mask(work)
 
 
 @mends("TK202", needs="--source")
-def _mask(work: Work) -> None:
+def _mask(work: FixContext) -> None:
     value = work.edits.metadata.get(MASK_KEY)
     if not take_mask(work) and value is not None and not isinstance(value.value, Array):
         number = convert_scalar(value.value, ValueType.UINT32)
@@ -190,12 +190,12 @@ def _mask(work: Work) -> None:
 
 
 @mends("KV109")
-def _kind(work: Work) -> None:
+def _kind(work: FixContext) -> None:
     if not work.subject.is_dspark:
         _label(work)
 
 
-def _label(work: Work) -> None:
+def _label(work: FixContext) -> None:
     """general.file_type as the tensors bear it out."""
     name = fitting_label(work.subject)
     if name in FILE_TYPES:
@@ -203,7 +203,7 @@ def _label(work: Work) -> None:
 
 
 @mends("KV110", needs="--source and --target")
-def _identity(work: Work) -> None:
+def _identity(work: FixContext) -> None:
     """Name, license, source and base model as converting writes them, where the file is silent.
 
     Not the source's revision and hash: that the file was made from just these, nobody has proved.

@@ -6,7 +6,7 @@ Way in: prepare(), send().
 
 from __future__ import annotations
 
-from dflash_gguf.publishing.prepare import Options, Prepared, prepare
+from dflash_gguf.publishing.prepare import Prepared, PublishOptions, prepare
 from dflash_gguf.publishing.send import send
 
-__all__ = ["Options", "Prepared", "prepare", "send"]
+__all__ = ["Prepared", "PublishOptions", "prepare", "send"]

@@ -7,22 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_gguf.bytesio.hub import Hub, Reference, parse_reference
-from dflash_gguf.bytesio.hub.upload import Upload, existing
-from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.checks import check
 from dflash_gguf.checks.place import CARD, MAX_CARD
-from dflash_gguf.errors import FormatError, HubError, ModelError, UsageError, counted
+from dflash_gguf.errors import FormatError, HubError, ModelError, UsageError
 from dflash_gguf.formats.gguf.scan import scan_header
-from dflash_gguf.model.card import MARK, CardFile, write_card
+from dflash_gguf.presenting.card import MARK, CardFile, write_card
+from dflash_gguf.storage.files import LocalFile
+from dflash_gguf.storage.hub import Hub, Reference, parse_reference
+from dflash_gguf.storage.hub.upload import Upload, existing
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
-    from dflash_gguf.bytesio.hub import Listing
-    from dflash_gguf.checks import Finding, Report
+    from dflash_gguf.checks import CheckReport, Finding
+    from dflash_gguf.storage.hub import Listing
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PublishOptions:
     """What was asked for: a card of one's own, a pull request, a private repository (where it has to be made)."""
 
     card: Path | None = None
@@ -41,11 +42,11 @@ class Prepared:
     listing: Listing | None
     uploads: tuple[Upload, ...]
     changed: tuple[Upload, ...]
-    report: Report
+    report: CheckReport
     warnings: tuple[str, ...]
     card: str | None
     kept_card: bool
-    options: Options
+    options: PublishOptions
 
     @property
     def message(self) -> str:
@@ -54,7 +55,7 @@ class Prepared:
         return f"Add {names[0]}" if len(names) == 1 else f"Add {counted(len(names), 'file')}: {', '.join(names)}"[:200]
 
 
-def prepare(files: Sequence[str | Path], repo: str, options: Options, hub: Hub) -> Prepared:
+def prepare(files: Sequence[str | Path], repo: str, options: PublishOptions, hub: Hub) -> Prepared:
     """Check the files by all rules, weights included, make the card, and find out what the repository holds.
 
     Raises UsageError (no local GGUF, two of one name, no repository's id), ModelError for files that `check` fails,
@@ -107,7 +108,7 @@ def _require_distinct(paths: Sequence[Path]) -> None:
         raise UsageError("two files of this name", where=twice[0], hint="a repository holds one")
 
 
-def _refuse_failed(report: Report) -> None:
+def _refuse_failed(report: CheckReport) -> None:
     for file in report.files:
         if file.error is not None:
             raise file.error
@@ -122,7 +123,7 @@ def _line(finding: Finding) -> str:
     return f"{finding.rule} {finding.where}: {finding.message}"
 
 
-def _warnings(report: Report) -> list[str]:
+def _warnings(report: CheckReport) -> list[str]:
     return [
         f"{file.file_name}: {_line(finding)}"
         for file in report.files
@@ -131,7 +132,7 @@ def _warnings(report: Report) -> list[str]:
     ]
 
 
-def _check_options(ref: Reference, listing: Listing | None, options: Options) -> None:
+def _check_options(ref: Reference, listing: Listing | None, options: PublishOptions) -> None:
     if listing is None and options.create_pr:
         raise HubError("no such repository to open a pull request in", where=str(ref), hint="leave --create-pr out")
     if listing is not None and options.private and listing.private is False:
@@ -142,7 +143,7 @@ def _check_options(ref: Reference, listing: Listing | None, options: Options) ->
         )
 
 
-def _card(paths: Sequence[Path], listing: Listing | None, options: Options, hub: Hub) -> tuple[str | None, bool]:
+def _card(paths: Sequence[Path], listing: Listing | None, options: PublishOptions, hub: Hub) -> tuple[str | None, bool]:
     """The card to send, or (None, True) where the repository has one that somebody wrote."""
     if options.card is not None:
         with LocalFile(options.card) as source:
@@ -191,7 +192,7 @@ def _siblings(paths: Sequence[Path], listing: Listing | None, hub: Hub) -> list[
 
 def _contradictions(paths: Sequence[Path], card: str | None) -> list[str]:
     """What a card of one's own says that the files do not bear out."""
-    from dflash_gguf.checks.card import claims
+    from dflash_gguf.checks.card_claims import claims
     from dflash_gguf.checks.place import LocalPlace
     from dflash_gguf.checks.subject import Subject
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dflash_gguf.bytesio.hub.upload import Committed, commit, create, require_login, verify
+from dflash_gguf.storage.hub.upload import Committed, commit, create, require_login, verify
 
 if TYPE_CHECKING:
-    from dflash_gguf.bytesio.hub import Hub
     from dflash_gguf.publishing.prepare import Prepared
+    from dflash_gguf.storage.hub import Hub
 
 
 def send(prepared: Prepared, hub: Hub) -> Committed | None:

@@ -18,12 +18,12 @@ import atheris
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 with atheris.instrument_imports(include=["dflash_gguf"]):
-    from dflash_gguf.bytesio.hub import Hub
-    from dflash_gguf.bytesio.source import MemorySource
-    from dflash_gguf.checks.finding import Report
+    from dflash_gguf.checks.finding import CheckReport
     from dflash_gguf.checks.registry import all_rules
     from dflash_gguf.checks.render import renderer
-    from dflash_gguf.checks.run import Runner
+    from dflash_gguf.checks.runner import Runner
+    from dflash_gguf.storage.files import MemoryFile
+    from dflash_gguf.storage.hub import Hub
 
     RULES = all_rules()  # imports the rules, which have to be instrumented too
     RENDERERS = [renderer(name) for name in ("text", "sarif")]
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dflash_gguf.checks.place import Place
 
 
-class _Source(MemorySource):
+class _Source(MemoryFile):
     def __enter__(self) -> _Source:  # noqa: PYI034 - no subclass comes of it
         return self
 
@@ -60,7 +60,7 @@ def check_once(data: bytes) -> None:
     if report.error is not None:
         raise AssertionError(report.error)
     for render in RENDERERS:
-        render(Report((report,)))
+        render(CheckReport((report,)))
 
 
 if __name__ == "__main__":

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import target_config, v1_config, v2_config, write_draft, write_target
-from builders_gguf import Parts
-from check.faults import FAULTS, LAYERS, MASK, NAME, TOKENS, Case, Workshop, quantized
+from support.builders import target_config, v1_config, v2_config, write_draft, write_target
+from support.builders_gguf import Parts
+from support.faults import FAULTS, LAYERS, MASK, NAME, TOKENS, Case, Workshop, quantized
 
 from dflash_gguf.checks import FileReport, Severity, check
-from dflash_gguf.conversion import Options, convert
+from dflash_gguf.conversion import ConvertOptions, convert
 from dflash_gguf.errors import UsageError
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
 from dflash_gguf.patching import patch
-from dflash_gguf.patching.work import FIXES
+from dflash_gguf.patching.fix_context import FIXES
 
 #: faults that no change of a header mends, though their rule has a fix
 BEYOND_A_HEADER = {
@@ -155,7 +155,7 @@ def test_every_dialect_fault_at_once(shop: Workshop, tmp_path: Path) -> None:
     assert done.left == ()
     assert {change.rule for change in done.changes} == found | {"KV101"}
     assert only(out, **pair, data=True).findings == ()
-    convert(shop.draft, target, Options(out=str(tmp_path / "anew.gguf")))
+    convert(shop.draft, target, ConvertOptions(out=str(tmp_path / "anew.gguf")))
     assert out.read_bytes() == (tmp_path / "anew.gguf").read_bytes()
 
 

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import ROOT
-from builders_gguf import Parts
-from check.faults import NAME, Workshop
-from conftest import Run, heed_signals
+from support.builders import ROOT
+from support.builders_gguf import Parts
+from support.faults import NAME, Workshop
+from support.processes import Run, heed_signals
 
 from dflash_gguf.checks import check
 from dflash_gguf.errors import InputError, OutputError, UsageError
@@ -27,7 +27,7 @@ UNDO = f".{NAME}.undo"
 #: wraps one of the calls that change files: at the n-th it does half of it or all of it, then kills its own process
 KILL = """
 import os, signal, sys
-from dflash_gguf.cli.process import main
+from dflash_gguf.cli.interrupts import main
 name, at, kind, half = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "half"
 real, calls = getattr(os, name), 0
 def wrapped(*arguments, **options):
@@ -148,7 +148,7 @@ def test_two_at_once_lose_nothing(file: Path) -> None:
 #: tells when it is about to wait for the lock
 WAITING = """
 import fcntl, sys
-from dflash_gguf.cli.process import main
+from dflash_gguf.cli.interrupts import main
 flock = fcntl.flock
 def wrapped(*arguments):
     print("waiting", flush=True)
@@ -161,7 +161,7 @@ main()
 
 def test_one_waits_for_the_other(file: Path) -> None:
     """Also where the other puts a new file in its place meanwhile."""
-    from dflash_gguf.bytesio.inplace import InPlace
+    from dflash_gguf.storage.inplace import InPlace
 
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", WAITING, "patch", str(file), "--in-place", "--set", f"{BLOCK}=u32:5"]

@@ -9,17 +9,16 @@ import resource
 from pathlib import Path
 
 import pytest
-from builders_gguf import Parts
-from check.faults import NAME
-from conftest import Run
-from test_faults import obey_permissions
+from support.builders_gguf import Parts
+from support.faults import NAME
+from support.processes import Run, obey_permissions
 
 import dflash_gguf
 from dflash_gguf.errors import DflashError, FormatError, InputError, ModelError, OutputError, UsageError
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array
 from dflash_gguf.patching import patch
-from dflash_gguf.patching.values import parse_set
+from dflash_gguf.patching.parse_values import parse_set
 
 BLOCK = "dflash.block_size"
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from dflash_gguf.errors import UsageError
 
 if TYPE_CHECKING:
-    from dflash_gguf.checks.finding import Report
+    from dflash_gguf.checks.finding import CheckReport
 
 FORMATS = ("text", "json", "sarif", "junit", "github")
 
 
-def renderer(name: str) -> Callable[[Report], str]:
+def renderer(name: str) -> Callable[[CheckReport], str]:
     """The function that renders a report in format `name`. Raises UsageError for an unknown one."""
     if name not in FORMATS:
         raise UsageError(f"unknown format {name!a}, expected one of {', '.join(FORMATS)}", where="--format")
-    render: Callable[[Report], str] = import_module(f"dflash_gguf.checks.render.{name}").render
+    render: Callable[[CheckReport], str] = import_module(f"dflash_gguf.checks.render.{name}").render
     return render

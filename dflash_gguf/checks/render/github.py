@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from dflash_gguf.errors import counted
-from dflash_gguf.formats.shown import safe
+from dflash_gguf.wording import counted, safe
 
 if TYPE_CHECKING:
-    from dflash_gguf.checks.finding import Finding, Report
+    from dflash_gguf.checks.finding import CheckReport, Finding
 
 LIMIT = 10
 _MARKUP = frozenset("\\|`*_<>[]#@")
 _KINDS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
-def render(report: Report) -> str:
+def render(report: CheckReport) -> str:
     """Annotations, worst first, and a last line that says how many are in the job summary only."""
     entries = [(file.path, finding) for file in report.files for finding in file.findings]
     entries.sort(key=lambda entry: entry[1].severity.rank)
@@ -38,7 +37,7 @@ def render(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def summary(report: Report) -> str:
+def summary(report: CheckReport) -> str:
     """The job summary, in GitHub's Markdown: a table of all findings, and what was not looked at."""
     lines = ["## dflash-gguf check", "", "| file | verdict | rule | where | message |", "|---|---|---|---|---|"]
     for file in report.files:

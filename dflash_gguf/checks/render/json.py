@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dflash_gguf.formats.shown import SCHEMA_VERSION, json_line
+from dflash_gguf.wording import SCHEMA_VERSION, json_line
 
 if TYPE_CHECKING:
-    from dflash_gguf.checks.finding import FileReport, Report
+    from dflash_gguf.checks.finding import CheckReport, FileReport
 
 
-def render(report: Report) -> str:
+def render(report: CheckReport) -> str:
     """One JSON document, ASCII only."""
     document = {"schema_version": SCHEMA_VERSION, "files": [_file(file) for file in report.files]}
     return json_line(document)

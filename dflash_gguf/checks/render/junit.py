@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from dflash_gguf.checks.registry import all_rules
-from dflash_gguf.formats.shown import safe
+from dflash_gguf.wording import safe
 
 if TYPE_CHECKING:
-    from dflash_gguf.checks.finding import FileReport, Finding, Report
+    from dflash_gguf.checks.finding import CheckReport, FileReport, Finding
 
 
-def render(report: Report) -> str:
+def render(report: CheckReport) -> str:
     """One `testsuites` document. Errors and warnings are failures; notes go to a case's output."""
     root = ET.Element("testsuites", name="dflash-gguf check")
     for file in report.files:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from dflash_gguf.checks.registry import Rule, all_rules
-from dflash_gguf.formats.shown import json_line
+from dflash_gguf.wording import json_line
 
 if TYPE_CHECKING:
-    from dflash_gguf.checks.finding import FileReport, Finding, Report
+    from dflash_gguf.checks.finding import CheckReport, FileReport, Finding
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def render(report: Report) -> str:
+def render(report: CheckReport) -> str:
     """One SARIF log with one run."""
     rules = all_rules()
     numbers = {identifier: number for number, identifier in enumerate(rules)}

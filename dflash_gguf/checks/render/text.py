@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dflash_gguf.checks.registry import all_rules
-from dflash_gguf.errors import counted
-from dflash_gguf.formats.shown import safe
+from dflash_gguf.wording import counted, safe
 
 if TYPE_CHECKING:
-    from dflash_gguf.checks.finding import FileReport, Finding, Report
+    from dflash_gguf.checks.finding import CheckReport, FileReport, Finding
 
 _SEVERITIES = ("error", "warning", "note")
 
 
-def render(report: Report) -> str:
+def render(report: CheckReport) -> str:
     """Lines of plain text; files that failed come first."""
     order = {"fail": 0, "warn": 1, "pass": 2}
     files = sorted(report.files, key=lambda file: order[file.verdict])

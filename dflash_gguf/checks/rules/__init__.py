@@ -7,15 +7,25 @@ Way in: registry.all_rules.
 from __future__ import annotations
 
 from dflash_gguf.checks.rules import (
-    container,
-    metadata,
-    naming,
-    pair,
-    provenance,
-    source,
-    tensors,
-    tokenizer,
-    weights,
+    gf_container,
+    kv_metadata,
+    kv_provenance,
+    nm_naming,
+    pr_pair,
+    sr_checkpoint,
+    tk_tokenizer,
+    tn_tensors,
+    tn_weights,
 )
 
-__all__ = ["container", "metadata", "naming", "pair", "provenance", "source", "tensors", "tokenizer", "weights"]
+__all__ = [
+    "gf_container",
+    "kv_metadata",
+    "kv_provenance",
+    "nm_naming",
+    "pr_pair",
+    "sr_checkpoint",
+    "tk_tokenizer",
+    "tn_tensors",
+    "tn_weights",
+]

@@ -15,8 +15,8 @@ import numpy as np
 from dflash_gguf.formats.blocks.half import float_bits, store_half
 from dflash_gguf.formats.blocks.jit import inner
 from dflash_gguf.formats.blocks.lanes import (
-    F32,
     LANES,
+    F32x32,
     if_equal,
     if_greater,
     if_less,
@@ -106,7 +106,7 @@ def _weigh(grid: Grid) -> None:
 
 
 @inner
-def _level(x: F32, slope: F32, origin: F32, top: F32) -> F32:
+def _level(x: F32x32, slope: F32x32, origin: F32x32, top: F32x32) -> F32x32:
     zero = spread(_ZERO)
     level = nearest(slope * (x - origin))
     level = if_less(level, top, level, top)
@@ -114,7 +114,7 @@ def _level(x: F32, slope: F32, origin: F32, top: F32) -> F32:
 
 
 @inner
-def _error(grid: Grid, scale: F32, low: F32) -> F32:
+def _error(grid: Grid, scale: F32x32, low: F32x32) -> F32x32:
     error = spread(_ZERO)
     for i in range(WEIGHTS):
         miss = scale * load(grid.levels, i * LANES) + low - load(grid.x, i * LANES)

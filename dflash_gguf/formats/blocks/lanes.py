@@ -1,4 +1,4 @@
-"""Thirty-two float32 numbers that a kernel handles as one: `F32`.
+"""Thirty-two float32 numbers that a kernel handles as one: `F32x32`.
 
 One lane is one block. All lanes do the same operation at the same time, so that every block's sums keep their
 own order and the result does not depend on how wide the processor's registers are: LLVM cuts the 32 lanes into
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Lanes of one `F32`. 32 measured fastest of 8, 16, 32 on AVX2, and is the length of a block of the simple types.
+#: Lanes of one `F32x32`. 32 measured fastest of 8, 16, 32 on AVX2, and is the length of a block of the simple types.
 LANES = 32
 
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
@@ -31,13 +31,13 @@ _INTS = ir.VectorType(ir.IntType(32), LANES)
 _BYTES = ir.VectorType(ir.IntType(8), LANES)
 
 
-class F32(Protocol):
+class F32x32(Protocol):
     """What type checkers see of 32 lanes; in compiled code it is one LLVM vector."""
 
-    def __add__(self, other: F32, /) -> F32: ...
-    def __sub__(self, other: F32, /) -> F32: ...
-    def __mul__(self, other: F32, /) -> F32: ...
-    def __truediv__(self, other: F32, /) -> F32: ...
+    def __add__(self, other: F32x32, /) -> F32x32: ...
+    def __sub__(self, other: F32x32, /) -> F32x32: ...
+    def __mul__(self, other: F32x32, /) -> F32x32: ...
+    def __truediv__(self, other: F32x32, /) -> F32x32: ...
 
 
 class _LanesType(types.Type):  # type: ignore[misc]  # numba has no type information
@@ -101,9 +101,9 @@ def _select(predicate: str) -> Any:
 
 
 #: `if_less(a, b, x, y)`: x in the lanes where a < b, else y; a NaN compares false, as in C. Likewise the next two.
-if_less: Callable[[F32, F32, F32, F32], F32] = _select("<")
-if_greater: Callable[[F32, F32, F32, F32], F32] = _select(">")
-if_equal: Callable[[F32, F32, F32, F32], F32] = _select("==")
+if_less: Callable[[F32x32, F32x32, F32x32, F32x32], F32x32] = _select("<")
+if_greater: Callable[[F32x32, F32x32, F32x32, F32x32], F32x32] = _select(">")
+if_equal: Callable[[F32x32, F32x32, F32x32, F32x32], F32x32] = _select("==")
 
 
 def _emit_intrinsic(name: str) -> Callable[..., ir.Value]:
@@ -115,8 +115,8 @@ def _emit_intrinsic(name: str) -> Callable[..., ir.Value]:
     return emit
 
 
-square_root: Callable[[F32], F32] = _operation(1, _emit_intrinsic("llvm.sqrt"))
-magnitude: Callable[[F32], F32] = _operation(1, _emit_intrinsic("llvm.fabs"))
+square_root: Callable[[F32x32], F32x32] = _operation(1, _emit_intrinsic("llvm.sqrt"))
+magnitude: Callable[[F32x32], F32x32] = _operation(1, _emit_intrinsic("llvm.fabs"))
 
 
 def _emit_nearest(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
@@ -127,7 +127,7 @@ def _emit_nearest(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
 
 #: Round half to even by adding 1.5·2²³ and reading the mantissa. Beyond ±2²² the result is what those bits happen
 #: to say (0 for NaN, −2²² for infinities): part of the format's definition, since files were written that way.
-nearest: Callable[[F32], F32] = _operation(1, _emit_nearest)
+nearest: Callable[[F32x32], F32x32] = _operation(1, _emit_nearest)
 
 
 def _emit_truncate(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
@@ -138,7 +138,7 @@ def _emit_truncate(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
 
 
 #: Towards zero; 0 for NaN and for what an int32 cannot hold.
-truncate: Callable[[F32], F32] = _operation(1, _emit_truncate)
+truncate: Callable[[F32x32], F32x32] = _operation(1, _emit_truncate)
 
 
 def _spread(_context: Any, _value: Any) -> Any:
@@ -151,7 +151,7 @@ def _spread(_context: Any, _value: Any) -> Any:
 
 
 #: All lanes hold the float32 `value`.
-spread: Callable[[np.float32], F32] = _intrinsic(_spread)
+spread: Callable[[np.float32], F32x32] = _intrinsic(_spread)
 
 
 def _reduction(combine: Callable[[ir.IRBuilder, ir.Value, ir.Value], ir.Value]) -> Any:
@@ -175,11 +175,11 @@ def _reduction(combine: Callable[[ir.IRBuilder, ir.Value, ir.Value], ir.Value]) 
 
 
 #: Largest lane as float32 (no lane may be NaN).
-largest: Callable[[F32], np.float32] = _reduction(
+largest: Callable[[F32x32], np.float32] = _reduction(
     lambda builder, left, right: builder.select(builder.fcmp_ordered(">", left, right), left, right)
 )
 #: Sum of the lanes.
-total: Callable[[F32], np.float32] = _reduction(lambda builder, left, right: builder.fadd(left, right))
+total: Callable[[F32x32], np.float32] = _reduction(lambda builder, left, right: builder.fadd(left, right))
 
 
 def _pointer(context: Any, builder: ir.IRBuilder, array_type: Any, array: Any, at: Any, to: Any) -> ir.Value:
@@ -198,7 +198,7 @@ def _load(_context: Any, array: Any, _at: Any) -> Any:
 
 
 #: Lanes from `array[at : at + LANES]` (float32, contiguous, any alignment; not bounds-checked).
-load: Callable[[NDArray[np.float32], int], F32] = _intrinsic(_load)
+load: Callable[[NDArray[np.float32], int], F32x32] = _intrinsic(_load)
 
 
 def _store(_context: Any, array: Any, _at: Any, _value: Any) -> Any:
@@ -212,7 +212,7 @@ def _store(_context: Any, array: Any, _at: Any, _value: Any) -> Any:
 
 
 #: Lanes to `array[at : at + LANES]` (float32, contiguous; not bounds-checked).
-store: Callable[[NDArray[np.float32], int, F32], None] = _intrinsic(_store)
+store: Callable[[NDArray[np.float32], int, F32x32], None] = _intrinsic(_store)
 
 
 def _store_bytes(_context: Any, array: Any, _at: Any, _value: Any) -> Any:
@@ -226,4 +226,4 @@ def _store_bytes(_context: Any, array: Any, _at: Any, _value: Any) -> Any:
 
 
 #: Low byte of each lane's integer to `array[at : at + LANES]` (uint8; lanes hold integers that fit int32).
-store_bytes: Callable[[NDArray[np.uint8], int, F32], None] = _intrinsic(_store_bytes)
+store_bytes: Callable[[NDArray[np.uint8], int, F32x32], None] = _intrinsic(_store_bytes)

@@ -14,8 +14,8 @@ import numpy as np
 from dflash_gguf.formats.blocks.half import float_bits, store_half
 from dflash_gguf.formats.blocks.jit import F32_SOURCE, U8_TARGET, inner, kernel
 from dflash_gguf.formats.blocks.lanes import (
-    F32,
     LANES,
+    F32x32,
     if_equal,
     if_greater,
     if_less,
@@ -93,14 +93,14 @@ def _read_group(source: NDArray[np.float32], block: int, n_blocks: int, grid: _G
 
 
 @inner
-def _level(x: F32, slope: F32) -> F32:
+def _level(x: F32x32, slope: F32x32) -> F32x32:
     level = nearest(slope * x)
     level = if_less(level, spread(_HIGHEST), level, spread(_HIGHEST))
     return if_greater(level, spread(_LOWEST), level, spread(_LOWEST))
 
 
 @inner
-def _sums(grid: _Grid, slope: F32) -> tuple[F32, F32]:
+def _sums(grid: _Grid, slope: F32x32) -> tuple[F32x32, F32x32]:
     """Σ x²·x·level and Σ x²·level²."""
     sum_xl = spread(_ZERO)
     sum_l2 = spread(_ZERO)

@@ -12,8 +12,8 @@ import numpy as np
 from dflash_gguf.formats.blocks.half import inverse, store_half
 from dflash_gguf.formats.blocks.jit import F32_SOURCE, U8_TARGET, inner, kernel
 from dflash_gguf.formats.blocks.lanes import (
-    F32,
     LANES,
+    F32x32,
     if_greater,
     if_less,
     largest,
@@ -35,7 +35,7 @@ _Q8_0_SIZE = 34
 
 
 @inner
-def _round_half_away(x: F32) -> F32:
+def _round_half_away(x: F32x32) -> F32x32:
     """C's `roundf`; 0 for what overflowed, whose conversion to a byte gives 0 in x86 code."""
     x = if_less(magnitude(x), spread(_TOO_LARGE), x, spread(_ZERO))
     whole = truncate(x)

@@ -12,8 +12,8 @@ import numpy as np
 from dflash_gguf.formats.blocks.half import inverse, store_half
 from dflash_gguf.formats.blocks.jit import F32_SOURCE, U8_TARGET, inner, kernel
 from dflash_gguf.formats.blocks.lanes import (
-    F32,
     LANES,
+    F32x32,
     if_less,
     largest,
     load,
@@ -52,7 +52,7 @@ def _peak(source: NDArray[np.float32], at: int) -> np.float32:
 
 
 @inner
-def _unsigned_levels(x: F32, d: np.float32, top: np.float32) -> F32:
+def _unsigned_levels(x: F32x32, d: np.float32, top: np.float32) -> F32x32:
     """Levels 0 … top of x, whose largest became level 0."""
     middle = (top + _ONE) / np.float32(2) + _HALF
     level = truncate(x * spread(inverse(d)) + spread(middle))

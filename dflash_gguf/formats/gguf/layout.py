@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
-from dflash_gguf.errors import counted
 from dflash_gguf.formats.gguf.types import BLOCK_SIZE, REMOVED_TYPES, GGMLType, tensor_bytes
+from dflash_gguf.wording import counted
 
 MAX_TENSOR_NAME = 63  # ggml keeps 64 bytes, the last one NUL
 _TOO_LARGE = 1 << 63

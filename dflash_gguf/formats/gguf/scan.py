@@ -14,16 +14,17 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, TypeAlias
 
-from dflash_gguf.errors import FormatError, counted
+from dflash_gguf.errors import FormatError
 from dflash_gguf.formats.gguf.layout import Defect, RawTensorInfo, TensorInfo, lay_out
 from dflash_gguf.formats.gguf.types import SCALAR_FORMAT, ValueType
 from dflash_gguf.formats.gguf.values import Array, Metadata, MetaValue, Scalar
+from dflash_gguf.wording import counted
 
 _RawArray: TypeAlias = tuple[ValueType, int, int, int]  # item type, count, first byte, end
 _RawMetadata: TypeAlias = dict[str, tuple[ValueType, Scalar | _RawArray]]
 
 if TYPE_CHECKING:
-    from dflash_gguf.bytesio.source import ByteSource
+    from dflash_gguf.storage.files import ByteFile
 
 MAGIC = b"GGUF"
 DEFAULT_ALIGNMENT = 32
@@ -74,30 +75,30 @@ class HeaderStart:
     complete: bool
 
 
-def scan_start(source: ByteSource) -> HeaderStart:
+def scan_start(source: ByteFile) -> HeaderStart:
     """Scan no further than FIRST_READ bytes: identity and draft stand in front of the vocabulary.
 
     For a remote file, whose whole header is several megabytes. Raises FormatError as `scan_header` does.
     """
-    return _Scanner(source, FIRST_READ).scan_start()
+    return _HeaderScanner(source, FIRST_READ).scan_start()
 
 
-def scan_header(source: ByteSource) -> Header:
+def scan_header(source: ByteFile) -> Header:
     """Scan the header of `source`.
 
     Raises FormatError (with the rule's id) when the bytes are no GGUF or cannot be read on: see CHECKS GF001-GF005.
     """
-    return _Scanner(source).scan()
+    return _HeaderScanner(source).scan()
 
 
 class _LimitReachedError(Exception):
     """The header goes on behind the bytes that may be read."""
 
 
-class _Scanner:
+class _HeaderScanner:
     """A cursor over the first bytes of a file, which are fetched as they are needed, up to `limit`."""
 
-    def __init__(self, source: ByteSource, limit: int = MAX_HEADER) -> None:
+    def __init__(self, source: ByteFile, limit: int = MAX_HEADER) -> None:
         self.source = source
         self.limit = limit
         self.data = bytearray()
@@ -356,9 +357,9 @@ def _all_finite(form: str, raw: bytearray) -> bool:
     return isfinite(sum(values)) or all(map(isfinite, values))
 
 
-def _describe(source: ByteSource) -> str:
+def _describe(source: ByteFile) -> str:
     """What a file that is no GGUF seems to be."""
-    from dflash_gguf.bytesio.inplace import TORN
+    from dflash_gguf.storage.inplace import TORN
 
     head = source.read(0, min(source.size, 512))
     start = head.lstrip().lower()

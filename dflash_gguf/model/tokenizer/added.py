@@ -12,7 +12,7 @@ from dflash_gguf.model.tokenizer.byte_chars import through_bytes
 from dflash_gguf.model.tokenizer.files import as_list, as_object, brief
 
 if TYPE_CHECKING:
-    from dflash_gguf.model.tokenizer.files import Target
+    from dflash_gguf.model.tokenizer.files import TokenizerFiles
 
 #: Special tokens that a tokenizer_config.json may name as `<word>_token`.
 SPECIAL_WORDS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -58,7 +58,7 @@ def looks_special(text: str) -> bool:
     return text in _LOOK_SPECIAL or any(text.startswith(a) and text.endswith(b) for a, b in _SPECIAL_BRACKETS)
 
 
-def listed_tokens(target: Target, base: dict[str, int]) -> dict[str, Added]:
+def listed_tokens(target: TokenizerFiles, base: dict[str, int]) -> dict[str, Added]:
     """The added tokens of tokenizer.json by text; raises FormatError for one that is no token or has two ids."""
     where = f"{target.tokenizer_path}: added_tokens"
     tokens: dict[str, Added] = {}
@@ -71,7 +71,9 @@ def listed_tokens(target: Target, base: dict[str, int]) -> dict[str, Added]:
     return tokens
 
 
-def all_added(target: Target, listed: dict[str, Added], base: dict[str, int]) -> tuple[list[Added], tuple[str, ...]]:
+def all_added(
+    target: TokenizerFiles, listed: dict[str, Added], base: dict[str, int]
+) -> tuple[list[Added], tuple[str, ...]]:
     """Every added token of the target, by id, and warnings.
 
     `listed` are those of tokenizer.json; flags of the same text in tokenizer_config.json replace its flags, and
@@ -94,7 +96,7 @@ def all_added(target: Target, listed: dict[str, Added], base: dict[str, int]) ->
     return _by_id(tokens, target.tokenizer_path), tuple(warnings)
 
 
-def decoder_tokens(target: Target) -> list[Added] | None:
+def decoder_tokens(target: TokenizerFiles) -> list[Added] | None:
     """The tokens of tokenizer_config.json's `added_tokens_decoder`, None where it has none."""
     settings = target.settings or {}
     if "added_tokens_decoder" not in settings:
@@ -104,7 +106,7 @@ def decoder_tokens(target: Target) -> list[Added] | None:
     return [_parse(entry, _decimal(key, where), where) for key, entry in decoder.items()]
 
 
-def mapped_tokens(target: Target) -> list[Added]:
+def mapped_tokens(target: TokenizerFiles) -> list[Added]:
     """The tokens of added_tokens.json, if there is one."""
     path = target.folder / "added_tokens.json"
     entries = read_json(path) if path.is_file() else {}
@@ -138,7 +140,7 @@ def _renumbered(listed: dict[str, Added], base: dict[str, int]) -> list[str]:
     return []
 
 
-def named_tokens(target: Target) -> list[str]:
+def named_tokens(target: TokenizerFiles) -> list[str]:
     """Texts that the JSON files name as bos, eos, … or as further special tokens."""
     settings = target.settings or {}
     sources = [settings]

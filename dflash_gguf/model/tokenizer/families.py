@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dflash_gguf.errors import ModelError
 
 if TYPE_CHECKING:
-    from dflash_gguf.model.tokenizer.files import Target
+    from dflash_gguf.model.tokenizer.files import TokenizerFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ VISIBLE_GEMMA4 = frozenset(
 )
 
 
-def special_texts(target: Target, added: dict[str, int]) -> dict[str, int]:
+def special_texts(target: TokenizerFiles, added: dict[str, int]) -> dict[str, int]:
     """Special ids of the target's family by token text; empty for most.
 
     Raises ModelError when the vocabulary lacks a token that the family must have.
@@ -80,7 +80,7 @@ def special_texts(target: Target, added: dict[str, int]) -> dict[str, int]:
     return {word: added[text] for word, text in rule.tokens}
 
 
-def late_ids(target: Target, added: dict[str, int], rows: int) -> dict[str, int]:
+def late_ids(target: TokenizerFiles, added: dict[str, int], rows: int) -> dict[str, int]:
     """Special ids that the family writes after all other keys, over any that stand there already."""
     architecture = target.architecture
     ids: dict[str, int] = {}
@@ -95,18 +95,18 @@ def late_ids(target: Target, added: dict[str, int], rows: int) -> dict[str, int]
     return ids
 
 
-def is_llama(target: Target) -> bool:
+def is_llama(target: TokenizerFiles) -> bool:
     """Whether llama.cpp converts the target as a Llama: a vocabulary with byte fallback keeps SentencePiece's rules."""
     return _LLAMA.fullmatch(target.architecture) is not None
 
 
-def space_prefix(target: Target) -> bool | None:
+def space_prefix(target: TokenizerFiles) -> bool | None:
     """`add_prefix_space` of tokenizer_config.json where the family writes it."""
     value = (target.settings or {}).get("add_prefix_space")
     return value if isinstance(value, bool) and is_llama(target) else None
 
 
-def late_flags(target: Target, rows: int) -> dict[str, bool]:
+def late_flags(target: TokenizerFiles, rows: int) -> dict[str, bool]:
     """`add_…` flags that the family writes after all other keys."""
     if target.architecture.startswith("gemma4"):
         return {"add_space_prefix": False, "add_bos_token": True}
@@ -116,6 +116,6 @@ def late_flags(target: Target, rows: int) -> dict[str, bool]:
     return {"add_bos_token": False} if is_llama(target) and rows == 49152 else {}
 
 
-def own_template_file(target: Target) -> bool:
+def own_template_file(target: TokenizerFiles) -> bool:
     """Whether the family's chat_template.jinja wins over tokenizer_config.json's template, which only includes it."""
     return re.fullmatch(r"minimax(m1|text01)forcausallm|laguna.*", target.architecture) is not None

@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dflash_gguf.bytesio.source import LocalFile
-from dflash_gguf.errors import FormatError, counted
+from dflash_gguf.errors import FormatError
 from dflash_gguf.formats.json_text import parse_object
 from dflash_gguf.model.checkpoint import read_config, read_json
+from dflash_gguf.storage.files import LocalFile
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ _END_OF_MERGES = re.compile(rb"\]\s*\}\s*\}\s*\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TokenizerFiles:
     """What a target's directory says about its tokenizer.
 
     `tokenizer` is empty without a tokenizer.json, `settings` is None without a tokenizer_config.json.
@@ -63,7 +64,7 @@ class Target:
         return _plain(name) if isinstance(name, str) else ""
 
 
-def read_target(folder: Path) -> Target:
+def read_target(folder: Path) -> TokenizerFiles:
     """Read the three files that decide a tokenizer.
 
     Raises UsageError without the directory, ModelError without a config.json, FormatError for a file that is not
@@ -75,12 +76,12 @@ def read_target(folder: Path) -> Target:
     return _target(folder, config, tokenizer)
 
 
-def _target(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> Target:
+def _target(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> TokenizerFiles:
     settings_file = folder / "tokenizer_config.json"
-    return Target(folder, tokenizer, read_json(settings_file) if settings_file.is_file() else None, config)
+    return TokenizerFiles(folder, tokenizer, read_json(settings_file) if settings_file.is_file() else None, config)
 
 
-def read_target_texts(folder: Path) -> Target:
+def read_target_texts(folder: Path) -> TokenizerFiles:
     """The same without the merges, where they can be left unread: they are two thirds of a tokenizer.json."""
     path = folder / "tokenizer.json"
     tokenizer = _without_merges(path) if path.is_file() else None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dflash_gguf.errors import FormatError, ModelError, counted
+from dflash_gguf.errors import FormatError, ModelError
 from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import Array, MetaValue
 from dflash_gguf.model.tokenizer.load import ID_KEYS, TOKENS_KEY, Tokenizer, mask_doubts, require_sizes
 from dflash_gguf.model.tokenizer.vocabulary import TokenType
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
     from dflash_gguf.formats.gguf.values import Metadata

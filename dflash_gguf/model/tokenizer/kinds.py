@@ -30,7 +30,7 @@ from dflash_gguf.model.tokenizer.vocabulary import TokenType, Vocabulary, base_v
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dflash_gguf.model.tokenizer.files import Target
+    from dflash_gguf.model.tokenizer.files import TokenizerFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Kind(Enum):
     TIKTOKEN = "tiktoken"
 
 
-def find_kind(target: Target) -> Kind:
+def find_kind(target: TokenizerFiles) -> Kind:
     """The kind of a target's vocabulary; raises ModelError or FormatError for one that is not read."""
     fallback = bool(target.tokenizer) and _has_byte_fallback(target)
     if fallback and target.architecture.startswith("gemma4"):
@@ -83,7 +83,7 @@ def find_kind(target: Target) -> Kind:
     raise _unknown_kind(target.folder)
 
 
-def read_parts(target: Target, vocab_size: int, pre: str | None) -> Parts:
+def read_parts(target: TokenizerFiles, vocab_size: int, pre: str | None) -> Parts:
     """Everything that depends on the kind; `pre` overrides what the structure or the family tells.
 
     Raises ModelError for a kind that is not known, what the kinds' own readers raise, and UsageError for a `pre`
@@ -94,7 +94,7 @@ def read_parts(target: Target, vocab_size: int, pre: str | None) -> Parts:
     return _READERS[find_kind(target)](target, vocab_size, pre)
 
 
-def read_texts(target: Target, vocab_size: int) -> tuple[str, str | None, list[bytes]]:
+def read_texts(target: TokenizerFiles, vocab_size: int) -> tuple[str, str | None, list[bytes]]:
     """The part of a tokenizer that a draft must share: model, pre-tokenizer (None where it cannot be told), texts.
 
     The merges of a tokenizer.json are not read. Raises what `read_parts` raises.
@@ -109,7 +109,7 @@ def read_texts(target: Target, vocab_size: int) -> tuple[str, str | None, list[b
     return parts.model, None if unnamed else parts.pre, parts.vocabulary.texts
 
 
-def _has_byte_fallback(target: Target) -> bool:
+def _has_byte_fallback(target: TokenizerFiles) -> bool:
     """Whether tokenizer.json is SentencePiece's kind of BPE; refuses models that are no BPE."""
     model = as_object(target.tokenizer.get("model"), f"{target.tokenizer_path}: model")
     kind = model.get("type", "BPE")
@@ -121,7 +121,7 @@ def _has_byte_fallback(target: Target) -> bool:
     return model.get("byte_fallback") is True
 
 
-def _byte_level(target: Target, vocab_size: int, pre: str | None) -> Parts:
+def _byte_level(target: TokenizerFiles, vocab_size: int, pre: str | None) -> Parts:
     name, doubts = (require_pre(target), ()) if pre is None else (pre, _doubts(find_pre(target), pre))
     vocabulary = read_vocabulary(target, vocab_size)
     merges = read_merges(target.tokenizer["model"], base_vocabulary(target), target.tokenizer_path)
@@ -129,22 +129,22 @@ def _byte_level(target: Target, vocab_size: int, pre: str | None) -> Parts:
     return Parts("gpt2", name, vocabulary, merges, space_prefix(target), late, warnings=doubts)
 
 
-def _sentencepiece(target: Target, vocab_size: int, pre: str | None) -> Parts:
+def _sentencepiece(target: TokenizerFiles, vocab_size: int, pre: str | None) -> Parts:
     _refuse_pre(pre, target)
     return _llama(target, sentencepiece.from_model(target, vocab_size))
 
 
-def _llama_json(target: Target, vocab_size: int, pre: str | None) -> Parts:
+def _llama_json(target: TokenizerFiles, vocab_size: int, pre: str | None) -> Parts:
     _refuse_pre(pre, target)
     return _llama(target, sentencepiece.from_json(target, vocab_size))
 
 
-def _llama(target: Target, vocabulary: Vocabulary) -> Parts:
+def _llama(target: TokenizerFiles, vocabulary: Vocabulary) -> Parts:
     late = late_flags(target, len(vocabulary.texts))
     return Parts("llama", "default", vocabulary, None, space_prefix(target), late)
 
 
-def _gemma4(target: Target, vocab_size: int, pre: str | None) -> Parts:
+def _gemma4(target: TokenizerFiles, vocab_size: int, pre: str | None) -> Parts:
     _refuse_pre(pre, target)
     vocabulary = sentencepiece.from_json(target, vocab_size)
     for token_id, text in enumerate(vocabulary.texts):
@@ -154,21 +154,21 @@ def _gemma4(target: Target, vocab_size: int, pre: str | None) -> Parts:
     return Parts("gemma4", None, vocabulary, merges, late_flags=late_flags(target, vocab_size))
 
 
-def _tiktoken(target: Target, vocab_size: int, pre: str | None) -> Parts:
+def _tiktoken(target: TokenizerFiles, vocab_size: int, pre: str | None) -> Parts:
     name = tiktoken.require_pre(target) if pre is None else pre
     doubts = _doubts(tiktoken.family_pre(target), name)
     vocabulary, merges = tiktoken.from_tiktoken(target, vocab_size)
     return Parts("gpt2", name, vocabulary, merges, warnings=doubts)
 
 
-def _tekken(target: Target, vocab_size: int, pre: str | None) -> Parts:
+def _tekken(target: TokenizerFiles, vocab_size: int, pre: str | None) -> Parts:
     vocabulary, merges, ids = tekken.from_tekken(target, vocab_size)
     name = pre or "tekken"
     flags = {"bos": True, "eos": False}
     return Parts("gpt2", name, vocabulary, merges, ids=ids, flags=flags, warnings=_doubts("tekken", name))
 
 
-def _refuse_pre(pre: str | None, target: Target) -> None:
+def _refuse_pre(pre: str | None, target: TokenizerFiles) -> None:
     if pre is not None:
         raise UsageError(
             f"{pre!a} for a SentencePiece tokenizer, which llama.cpp splits in its own way",
@@ -194,7 +194,7 @@ def _unknown_kind(folder: Path) -> FormatError | ModelError:
     return FormatError("no tokenizer.json", where=str(folder), hint="pass the target's checkpoint directory")
 
 
-_READERS: dict[Kind, Callable[[Target, int, str | None], Parts]] = {
+_READERS: dict[Kind, Callable[[TokenizerFiles, int, str | None], Parts]] = {
     Kind.BYTE_LEVEL: _byte_level,
     Kind.SENTENCEPIECE: _sentencepiece,
     Kind.LLAMA_JSON: _llama_json,

@@ -15,7 +15,7 @@ from dflash_gguf.model.tokenizer.files import brief
 from dflash_gguf.model.tokenizer.pre_names import same_pre
 
 if TYPE_CHECKING:
-    from dflash_gguf.model.tokenizer.files import Target
+    from dflash_gguf.model.tokenizer.files import TokenizerFiles
 
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _PUNCTUATION = r" ?[^\s\p{L}\p{N}]+"
@@ -56,7 +56,7 @@ _FAMILIES: dict[tuple[str, ...], tuple[tuple[str, str], ...]] = {
 }
 
 
-def find_pre(target: Target) -> str | None:
+def find_pre(target: TokenizerFiles) -> str | None:
     """Name of the pre-tokenizer, None when the structure or the family is not known."""
     steps = split_steps(target.tokenizer)
     for pattern, name in _FAMILIES.get(steps, ()):
@@ -73,7 +73,7 @@ def split_steps_of(pre: str) -> tuple[str, ...] | None:
     return next((s for s, names in _FAMILIES.items() for _, name in names if same_pre(name, pre)), None)
 
 
-def require_pre(target: Target) -> str:
+def require_pre(target: TokenizerFiles) -> str:
     """Name of the pre-tokenizer; raises ModelError that says what was found when it is not known."""
     name = find_pre(target)
     if name is not None:

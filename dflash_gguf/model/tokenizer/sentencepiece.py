@@ -12,7 +12,6 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from dflash_gguf.bytesio.source import LocalFile
 from dflash_gguf.errors import FormatError
 from dflash_gguf.formats.protobuf import BYTES, FIXED32, VARINT, fields
 from dflash_gguf.model.tokenizer.added import (
@@ -33,11 +32,12 @@ from dflash_gguf.model.tokenizer.vocabulary import (
     encode_texts,
     place_base,
 )
+from dflash_gguf.storage.files import LocalFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dflash_gguf.model.tokenizer.files import Target
+    from dflash_gguf.model.tokenizer.files import TokenizerFiles
 
 MODEL_FILE = "tokenizer.model"
 #: Scores that llama.cpp's converter gives to rows that no piece defines, and to added tokens.
@@ -81,7 +81,7 @@ def is_model(path: Path) -> bool:
         return source.size > 0 and source.read(0, 1) == b"\x0a"
 
 
-def from_model(target: Target, vocab_size: int) -> Vocabulary:
+def from_model(target: TokenizerFiles, vocab_size: int) -> Vocabulary:
     """The pieces of tokenizer.model with the added tokens of the JSON files laid over.
 
     An added token beyond the rows is left out, with a warning: vision models number theirs past the embedding.
@@ -98,7 +98,7 @@ def from_model(target: Target, vocab_size: int) -> Vocabulary:
     return rows.vocabulary(added, listed_tokens(target, {}) if target.tokenizer else {}, warnings)
 
 
-def _lay_over(target: Target, rows: _Rows, warnings: list[str]) -> dict[str, int]:
+def _lay_over(target: TokenizerFiles, rows: _Rows, warnings: list[str]) -> dict[str, int]:
     """Added tokens of added_tokens.json, then those of tokenizer_config.json, into their rows."""
     added: dict[str, int] = {}
     tokens = [(token, False) for token in mapped_tokens(target)]
@@ -150,7 +150,7 @@ def _piece(raw: bytes, where: str) -> tuple[bytes, float, TokenType]:
     return text, score, kind
 
 
-def from_json(target: Target, vocab_size: int) -> Vocabulary:
+def from_json(target: TokenizerFiles, vocab_size: int) -> Vocabulary:
     """The same tokens from a tokenizer.json, every score −1000: what llama.cpp's converter writes for such files.
 
     A draft's scores are never used: llama.cpp splits text with the target's tokenizer.

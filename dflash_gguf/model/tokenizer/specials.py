@@ -15,7 +15,7 @@ from dflash_gguf.model.tokenizer.added import SPECIAL_WORDS
 from dflash_gguf.model.tokenizer.files import as_list, as_object, brief
 
 if TYPE_CHECKING:
-    from dflash_gguf.model.tokenizer.files import Target
+    from dflash_gguf.model.tokenizer.files import TokenizerFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class _Draft:
         self.warnings.append(text)
 
 
-def read_specials(target: Target, listed: dict[str, int], vocab_size: int) -> Specials:
+def read_specials(target: TokenizerFiles, listed: dict[str, int], vocab_size: int) -> Specials:
     """Specials of tokenizer.json, tokenizer_config.json and config.json, in this order.
 
     `listed`: the added tokens of tokenizer.json, text → id.
@@ -69,7 +69,7 @@ def _bos_from_cls(draft: _Draft) -> None:
             draft.named[word] = draft.named[stand_in]
 
 
-def _read_post_processor(target: Target, draft: _Draft) -> None:
+def _read_post_processor(target: TokenizerFiles, draft: _Draft) -> None:
     where = f"{target.tokenizer_path}: post_processor"
     whole = target.tokenizer.get("post_processor")
     if not whole:
@@ -169,12 +169,12 @@ def _read_flag(word: str, flag: Any, draft: _Draft) -> None:
         draft.warn(f"add_{word}_token is {flag} in tokenizer_config.json, {known} by the post_processor, which wins")
 
 
-def _config_id(target: Target, word: str) -> int | None:
+def _config_id(target: TokenizerFiles, word: str) -> int | None:
     value = _raw_id(target, word)
     return value if type(value) is int else None  # a list of ends of text names no single one
 
 
-def _raw_id(target: Target, word: str) -> Any:
+def _raw_id(target: TokenizerFiles, word: str) -> Any:
     key = f"{word}_token_id"
     value = target.config.get(key)
     return target.text_config.get(key) if value is None else value

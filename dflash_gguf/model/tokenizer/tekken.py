@@ -8,17 +8,18 @@ from __future__ import annotations
 import binascii
 from typing import TYPE_CHECKING, Any
 
-from dflash_gguf.errors import FormatError, counted
+from dflash_gguf.errors import FormatError
 from dflash_gguf.model.checkpoint import read_json
 from dflash_gguf.model.tokenizer.byte_chars import as_chars
 from dflash_gguf.model.tokenizer.files import MAX_FILE_BYTES, as_list, as_object, brief
 from dflash_gguf.model.tokenizer.tiktoken import ranked
 from dflash_gguf.model.tokenizer.vocabulary import TokenType, Vocabulary, beyond, encode_texts
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dflash_gguf.model.tokenizer.files import Target
+    from dflash_gguf.model.tokenizer.files import TokenizerFiles
 
 TEKKEN_FILE = "tekken.json"
 
@@ -30,7 +31,7 @@ _SPECIALS = """
 """
 
 
-def from_tekken(target: Target, vocab_size: int) -> tuple[Vocabulary, list[bytes], dict[str, int]]:
+def from_tekken(target: TokenizerFiles, vocab_size: int) -> tuple[Vocabulary, list[bytes], dict[str, int]]:
     """Rows, merges and special ids (bos, eos, unk, pad) of a tekken.json, whose special tokens stand first."""
     path = target.folder / TEKKEN_FILE
     whole, where = read_json(path, MAX_FILE_BYTES), str(path)

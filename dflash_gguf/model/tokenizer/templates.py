@@ -11,12 +11,12 @@ from dflash_gguf.model.tokenizer.families import own_template_file
 from dflash_gguf.model.tokenizer.files import check_text, read_text
 
 if TYPE_CHECKING:
-    from dflash_gguf.model.tokenizer.files import Target
+    from dflash_gguf.model.tokenizer.files import TokenizerFiles
 
 _NAME_CHARS = frozenset(string.ascii_letters + string.digits)
 
 
-def read_templates(target: Target) -> tuple[dict[str, str], tuple[str, ...]]:
+def read_templates(target: TokenizerFiles) -> tuple[dict[str, str], tuple[str, ...]]:
     """Templates by name ("default" is the one without a name), and warnings.
 
     tokenizer_config.json's own template wins over chat_template.jinja (with additional_chat_templates/), that
@@ -38,7 +38,7 @@ def read_templates(target: Target) -> tuple[dict[str, str], tuple[str, ...]]:
     return {}, ("chat_template is neither a text nor a list of named ones: left out",)
 
 
-def _from_files(target: Target) -> Any:
+def _from_files(target: TokenizerFiles) -> Any:
     jinja = target.folder / "chat_template.jinja"
     if jinja.is_file():
         more = sorted((target.folder / "additional_chat_templates").glob("*.jinja"))

@@ -12,17 +12,18 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dflash_gguf.errors import FormatError, ModelError, counted
+from dflash_gguf.errors import FormatError, ModelError
 from dflash_gguf.model.tokenizer.added import decoder_tokens
 from dflash_gguf.model.tokenizer.byte_chars import as_chars
 from dflash_gguf.model.tokenizer.files import brief, read_bytes
 from dflash_gguf.model.tokenizer.vocabulary import TokenType, Vocabulary, beyond, encode_texts
+from dflash_gguf.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from dflash_gguf.model.tokenizer.files import Target
+    from dflash_gguf.model.tokenizer.files import TokenizerFiles
 
 #: no token of a known file has more than 128 bytes; splitting a long one costs the square of its length
 _MAX_TOKEN_BYTES = 1024
@@ -62,13 +63,13 @@ def find_file(folder: Path) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def family_pre(target: Target) -> str | None:
+def family_pre(target: TokenizerFiles) -> str | None:
     """The pre-tokenizer of a tiktoken target: its regex stands in the model's code, which is never run."""
     family = _family(target)
     return family.pre if family else None
 
 
-def from_tiktoken(target: Target, vocab_size: int) -> tuple[Vocabulary, list[bytes]]:
+def from_tiktoken(target: TokenizerFiles, vocab_size: int) -> tuple[Vocabulary, list[bytes]]:
     """Rows and merges of a tiktoken file.
 
     Raises FormatError for lines that are no `base64 rank`, ranks that leave a gap or are given twice; ModelError
@@ -84,7 +85,7 @@ def from_tiktoken(target: Target, vocab_size: int) -> tuple[Vocabulary, list[byt
     return vocabulary, [f"{as_chars(left)} {as_chars(right)}".encode() for left, right in merges]
 
 
-def _family(target: Target) -> _Family | None:
+def _family(target: TokenizerFiles) -> _Family | None:
     for family in _FAMILIES:
         if (target.folder / family.file).is_file() and re.fullmatch(family.architectures, target.architecture):
             return family
@@ -125,7 +126,7 @@ def ranked(tokens: Iterable[tuple[bytes, int]], where: str) -> dict[bytes, int]:
     return ranks
 
 
-def _specials(target: Target, first: int, vocab_size: int) -> dict[str, int]:
+def _specials(target: TokenizerFiles, first: int, vocab_size: int) -> dict[str, int]:
     """Texts of the special tokens behind the ranks; tokenizer_config.json's come before a family's own."""
     listed = {token.id: token.text for token in decoder_tokens(target) or []}
     family = _family(target)
@@ -173,7 +174,7 @@ def _merge_of(ranks: dict[bytes, int], token: bytes, rank: int) -> tuple[bytes, 
     return parts[0], parts[1]
 
 
-def require_pre(target: Target) -> str:
+def require_pre(target: TokenizerFiles) -> str:
     """`family_pre`, or ModelError where the family is not known."""
     name = family_pre(target)
     if name is None:

@@ -11,7 +11,7 @@ from dflash_gguf.model.tokenizer.added import Added, all_added, listed_tokens
 from dflash_gguf.model.tokenizer.files import as_object, brief
 
 if TYPE_CHECKING:
-    from dflash_gguf.model.tokenizer.files import Target
+    from dflash_gguf.model.tokenizer.files import TokenizerFiles
 
 
 class TokenType(IntEnum):
@@ -42,13 +42,13 @@ class Vocabulary:
     scores: list[float] | None = None
 
 
-def base_vocabulary(target: Target) -> dict[str, Any]:
+def base_vocabulary(target: TokenizerFiles) -> dict[str, Any]:
     """`model.vocab` of tokenizer.json."""
     model = as_object(target.tokenizer.get("model"), f"{target.tokenizer_path}: model")
     return as_object(model.get("vocab"), f"{target.tokenizer_path}: model.vocab")
 
 
-def read_vocabulary(target: Target, vocab_size: int) -> Vocabulary:
+def read_vocabulary(target: TokenizerFiles, vocab_size: int) -> Vocabulary:
     """All `vocab_size` rows; ids without a token are `[PADn]`, unused.
 
     Raises FormatError for ids that are no ids, are given twice or lie beyond the rows.
