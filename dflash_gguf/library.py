@@ -29,11 +29,13 @@ def convert(
     target_layers: Sequence[int] | None = None,
     embed: str = "keep",
     force: bool = False,
+    strict: bool = False,
 ) -> Converted:
     """Convert a draft (folder or Hub id) with its target's tokenizer to one GGUF per type.
 
     `out`: a file, a folder or a name with `{type}`; `tensor_types`: `REGEX=TYPE`; `target_layers`: the target's layer
-    ids as a config has them. The files are in `.plan.outputs`. Raises DflashError, of the kind that fits.
+    ids as a config has them; `strict`: keys of the config that nothing reads are an error. The files are in
+    `.plan.outputs`. Raises DflashError, of the kind that fits.
     """
     from dflash_gguf.model.remote import open_pair
     from dflash_gguf.storage.hub import Hub
@@ -48,6 +50,7 @@ def convert(
         target_layers=None if target_layers is None else shifted(target_layers),
         embed=embed,
         force=force,
+        strict=strict,
     )
     folder, opened = open_pair(str(draft), str(target), Hub())
     return convert_folder(folder, opened, options)

@@ -43,6 +43,7 @@ def run(
     ] = "keep",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace outputs that exist.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse a config with keys that nothing reads.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Convert a DFlash or DFlash 2 checkpoint plus its target's tokenizer to GGUF for llama.cpp."""
@@ -62,6 +63,7 @@ def run(
         target_layers=_layer_ids(target_layers),
         embed=embed,
         force=force,
+        strict=strict,
     )
     draft_folder, opened = open_pair(draft, target, Hub())
     if dry_run:

@@ -33,7 +33,8 @@ def listening(label: str) -> Iterator[ConversionListener]:
 def report_files(plan: Plan, seconds: float, *, as_json: bool) -> None:
     """One line a file, or the JSON document."""
     if as_json:
-        emit_json({"files": [_file(output) for output in plan.outputs], "seconds": round(seconds, 3)})
+        files = [_file(output) for output in plan.outputs]
+        emit_json({"files": files, "warnings": list(plan.warnings), "seconds": round(seconds, 3)})
         return
     for output in plan.outputs:
         tensors = f"{counted(len(output.tensors), 'tensor')}" + _fallbacks(output)
@@ -68,7 +69,7 @@ def _file(output: OutputPlan) -> dict[str, Any]:
 def show_plan(plan: Plan, *, as_json: bool) -> None:
     """What a dry run prints: every tensor of every output, and the totals."""
     if as_json:
-        emit_json({"files": [_planned(output) for output in plan.outputs]})
+        emit_json({"files": [_planned(output) for output in plan.outputs], "warnings": list(plan.warnings)})
         return
     for output in plan.outputs:
         header = len(output.header.data)

@@ -16,7 +16,7 @@ from dflash_gguf.formats.gguf.types import ValueType
 from dflash_gguf.formats.gguf.values import MetaValue
 from dflash_gguf.formats.safetensors import SourceTensor
 from dflash_gguf.model.checkpoint import Checkpoint, Identity, read_config
-from dflash_gguf.model.config import ConfigReading, spec_from_config
+from dflash_gguf.model.config import ConfigReading, spec_from_config, unknown_told
 from dflash_gguf.model.metadata import ARCHITECTURE, encode_spec, general_pairs
 from dflash_gguf.model.provenance import draft_name, provenance_pairs, read_card, sidecar_file_name, size_label
 from dflash_gguf.model.quantization import read_quantization
@@ -40,6 +40,7 @@ class ConvertOptions:
     target_layers: tuple[int, ...] | None = None
     embed: str = "keep"
     force: bool = False
+    strict: bool = False  # unknown keys of the config are an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,8 @@ def make_plan(checkpoint: Checkpoint, target: Target, options: ConvertOptions) -
     reading = spec_from_config(
         config, target.config, where=str(draft / "config.json"), target_layers=options.target_layers
     )
+    if options.strict and reading.unknown:
+        raise ModelError(unknown_told(reading.unknown), where=str(draft / "config.json"), hint="leave out --strict")
     spec, card = reading.spec, read_card(draft)
     sources = vocabulary_sources(checkpoint, spec, config, target, options.embed)
     pairing = pair_tensors(

@@ -1,7 +1,7 @@
 """What a DFlash draft is: one value that every dialect of config and every GGUF header is normalised to.
 
 Field names are the GGUF keys' last words (llama.cpp's terms); `model/metadata.py` is the table that writes and
-reads them, `model/config.py` makes them from a checkpoint's config.json.
+reads them, `model/config/` makes them from a checkpoint's config.json.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.builders import bf16, v1_config, v2_config, write_draft
+from support.builders import bf16, target_config, v1_config, v2_config, write_draft, write_target
 from support.mxfp8_drafts import FLAT, MINIMAX, NESTED, Tensors, exact_values, linears, mxfp8_tensors, write_mxfp8_draft
 from support.processes import Run
 
@@ -48,8 +48,9 @@ def data_of(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f16", "f32", "q8_0", "q4_k_m", "q5_0"])
-def test_every_type_equals_that_of_the_decoded_draft(kind: str, target: Path, tmp_path: Path) -> None:
+def test_every_type_equals_that_of_the_decoded_draft(kind: str, tmp_path: Path) -> None:
     config = v2_config(hidden_size=256, intermediate_size=512)
+    target = write_target(tmp_path / "Tiny-Target", target_config(hidden_size=256))
     tensors = mxfp8_tensors(config)
     ours = data_of(one(write_mxfp8_draft(tmp_path / "a", config, tensors), target, tmp_path, kind))
     assert ours == data_of(one(bf16_draft(tensors, tmp_path / "b", config), target, tmp_path, kind))

@@ -108,7 +108,7 @@ def test_embed_refusals(target: Path, tmp_path: Path) -> None:
     )
     for folder, embed, kind, complaint in (
         (target, "half", UsageError, "'half', expected one of keep, drop, from-target"),
-        (wide, "drop", ModelError, "hidden_size is 64 in the draft and 128 in the target"),
+        (wide, "drop", ModelError, "hidden_size is 64 in the draft but 128 in the target"),
         (target, "from-target", ModelError, "no safetensors file"),
         (bare, "from-target", ModelError, "has no embed_tokens.weight"),
         (short, "from-target", ModelError, r"shape \[9, 64\]"),
@@ -160,8 +160,9 @@ def test_mask_embedding_refusals(target: Path, tmp_path: Path) -> None:
     wide = v1_config(hidden_size=128, head_dim=32)
     draft = write_draft(tmp_path / "wide", wide)
     shutil.copy(MASKS / "bf16.pt", draft / "mask_embedding.pt")
+    broad = write_target(tmp_path / "Broad", target_config(hidden_size=128))
     with pytest.raises(ModelError, match=r"shape \[64\], the draft wants \[128\]"):
-        dry_run(draft, target, ConvertOptions(out=str(tmp_path / "x.gguf")))
+        dry_run(draft, broad, ConvertOptions(out=str(tmp_path / "x.gguf")))
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.int32])

@@ -8,25 +8,25 @@ draft needs and its config does not say is an error, since a wrong value would o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from dflash_gguf.errors import ModelError
+from dflash_gguf.model.config.dialects import V2_SIZES, View, from_assistant
+from dflash_gguf.model.config.keys import QWEN3_DEFAULTS, SHIFTED, refusals, unknown_keys
+from dflash_gguf.model.config.names import ARCHITECTURES, ASSISTANT, architectures, text_config, uses_mrope
 from dflash_gguf.model.spec import DraftSpec, DynamicConv, RopeScaling
-from dflash_gguf.wording import counted
+from dflash_gguf.wording import counted, safe
 
-ASSISTANT = "MuseGlimmerAssistantModel"
-ARCHITECTURES = {"DFlashDraftModel": 1, "DFlash2DraftModel": 2, ASSISTANT: 1}
-V2_SIZES = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+#: keys that only DeepSpec writes at the top level of a flat config
+DEEPSPEC = ("markov_rank", "enable_confidence_head", "num_anchors")
 V1_BLOCK_SIZE = 16  # what z-lab's first drafts were trained with, before their configs said so
 MAX_BLOCKS = 512  # llama.cpp's LLAMA_MAX_LAYERS
+_ROPE_ALIASES = {"type": "rope_type", "attn_factor": "attention_factor"}
+_QWEN3_BACKBONES = ("qwen3", "dflash")  # model types whose config class is Qwen3Config
 _LAYER_TYPES = ("full_attention", "sliding_attention")
-_U32_MAX = 0xFFFF_FFFF
-#: what the names of draft models hold, ours and others'
-_DRAFTS = re.compile(r"DFlash|DSpark|DraftModel|Speculator|ForCausalLMEagle", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class ConfigReading:
     spec: DraftSpec
     warnings: tuple[str, ...]
     rope_is_neox: bool = True
+    unknown: tuple[str, ...] = ()
 
 
 def spec_from_config(
@@ -52,8 +53,8 @@ def spec_from_config(
     """
     version = _version(config, where)
     assistant = ASSISTANT in config["architectures"]
-    view = _View.of(_from_assistant(config, target_config or {}) if assistant else config, where)
-    view.refuse_unsupported()
+    view = View.of(from_assistant(config, target_config or {}) if assistant else config, where)
+    _refuse(config, where)
     spec, warnings = _spec(view, version, target_layers)
     if spec.causal is None and any(spec.sliding_window_pattern or ()) and not assistant:
         warnings.append(
@@ -64,35 +65,38 @@ def spec_from_config(
     if target:
         spec = _with_target(spec, target, where)
         warnings += _target_warnings(spec, target)
-    return ConfigReading(spec, tuple(warnings), rope_is_neox=config.get("rope_is_neox_style", True) is not False)
+    unknown = unknown_keys(config)
+    if unknown:
+        warnings.append(unknown_told(unknown))
+    return ConfigReading(
+        spec,
+        tuple(warnings),
+        rope_is_neox=config.get("rope_is_neox_style", True) is not False,
+        unknown=unknown,
+    )
 
 
-def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a target's config that describes its language model."""
-    nested = config.get("text_config")
-    return nested if isinstance(nested, Mapping) else config
+def unknown_told(unknown: tuple[str, ...]) -> str:
+    """The line that names keys no table knows."""
+    names = ", ".join(safe(name) for name in unknown)
+    return f"config.json has {counted(len(unknown), 'key')} that nothing here reads: {names}"
 
 
-def architectures(config: Mapping[str, Any]) -> list[str]:
-    """The architectures that a config names."""
-    names = config.get("architectures")
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+def _refuse(config: Mapping[str, Any], where: str) -> None:
+    for refusal in refusals(config):
+        raise ModelError(refusal, where=where)
+    if _is_deepspec(config) and config.get("sample_from_anchor") is not False:
+        raise ModelError(
+            f"a DeepSpec config ({', '.join(key for key in DEEPSPEC if key in config)}) samples from the anchor unless "
+            f"it says otherwise: {SHIFTED}",
+            where=where,
+        )
 
 
-def target_architecture(config: Mapping[str, Any]) -> str:
-    """The first architecture a config names, or ""."""
-    return next(iter(architectures(config)), "")
-
-
-def is_draft_architecture(name: str) -> bool:
-    """Whether a checkpoint's architecture is a draft's, of this kind or another."""
-    return name in ARCHITECTURES or _DRAFTS.search(name) is not None
-
-
-def uses_mrope(target: Mapping[str, Any]) -> bool:
-    """Whether a target ropes its positions in sections (vision models do)."""
-    rope = text_config(target).get("rope_parameters") or text_config(target).get("rope_scaling") or {}
-    return isinstance(rope, Mapping) and "mrope_section" in rope
+def _is_deepspec(config: Mapping[str, Any]) -> bool:
+    """Whether a flat config is of the DSpark family, whose absent sample_from_anchor means true."""
+    speculators = "transformer_layer_config" in config or "aux_hidden_state_layer_ids" in config
+    return not speculators and "dflash_config" not in config and any(key in config for key in DEEPSPEC)
 
 
 def _version(config: Mapping[str, Any], where: str) -> int:
@@ -110,150 +114,50 @@ def _version(config: Mapping[str, Any], where: str) -> int:
     )
 
 
-class _View:
-    """A config of either dialect, seen as z-lab's: `top` is the backbone, `nested` the draft's own values."""
-
-    def __init__(self, top: Mapping[str, Any], nested: Mapping[str, Any], where: str, *, flat: bool) -> None:
-        self.top, self.nested, self.where, self.flat = top, nested, where, flat
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any], where: str) -> _View:
-        backbone = config.get("transformer_layer_config")
-        if isinstance(backbone, Mapping):
-            return cls(backbone, _from_speculators(config, where), where, flat=True)
-        nested = config.get("dflash_config", {})
-        if not isinstance(nested, Mapping):
-            raise ModelError(f"dflash_config is {nested!r}, expected an object", where=where)
-        return cls(config, nested, where, flat=False)
-
-    def error(self, message: str, hint: str = "") -> ModelError:
-        return ModelError(message, where=self.where, hint=hint)
-
-    def either(self, key: str, *others: str) -> Any:
-        """A value that may stand nested or at the top (there also under other names); in conflict is an error."""
-        inner = self.nested.get(key)
-        outer = next((self.top[name] for name in (key, *others) if self.top.get(name) is not None), None)
-        if inner is not None and outer is not None and inner != outer:
-            raise self.error(f"{key} is {inner!r} in dflash_config but {outer!r} at the top level")
-        return outer if inner is None else inner
-
-    def natural(self, key: str, value: Any, *, least: int = 1) -> int:
-        if type(value) is not int or not least <= value <= _U32_MAX:
-            found = "missing" if value is None else f"{value!r}, expected a whole number ≥ {least}"
-            raise self.error(f"{key} is {found}")
-        return value
-
-    def number(self, key: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 3.4e38:
-            raise self.error(f"{key} is {'missing' if value is None else repr(value)}, expected a number")
-        return float(value)
-
-    def positive(self, key: str, value: Any) -> float:
-        if not self.number(key, value) > 0:
-            raise self.error(f"{key} is {value!r}, expected a number > 0")
-        return float(value)
-
-    def optional(self, key: str) -> float | None:
-        """A number of `dflash_config`, else of the top level: the nested one wins (reference's order)."""
-        value = self.nested.get(key, self.top.get(key))
-        return None if value is None else self.number(key, value)
-
-    def flag(self, key: str, value: Any) -> bool:
-        if value is not None and not isinstance(value, bool):
-            raise self.error(f"{key} is {value!r}, expected true or false")
-        return bool(value)
-
-    def refuse_unsupported(self) -> None:
-        """Name what a draft may ask for and the arch `dflash` has no place for."""
-        for key, wanted, what in _UNSUPPORTED:
-            for holder in (self.nested, self.top):
-                value = holder.get(key)
-                if value not in wanted:
-                    raise self.error(f"{key} is {value!r}: {what} is not supported by arch dflash")
-        if self.either("sample_from_anchor"):
-            raise self.error("sample_from_anchor is true: every proposal would be shifted by one")
-
-
-#: key, values that are fine, what any other value asks for
-_UNSUPPORTED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
-    ("attention_mode", (None, "gqa", "mha", "standard"), "this attention (MLA and others)"),
-    ("kv_lora_rank", (None, 0), "MLA attention"),
-    ("attention_bias", (None, False), "a bias on q, k and v"),
-    ("mlp_bias", (None, False), "a bias in the MLP"),
-    ("hidden_act", (None, "silu"), "an activation other than silu"),
-    ("qk_norm_after_rope", (None, False), "normalising q and k after rope"),
-    ("qk_layernorm_after_rope", (None, False), "normalising q and k after rope"),
-    ("attn_gate", (None, False), "a gate on the attention output"),
-    ("attn_output_gate", (None, False), "a gate on the attention output"),
-    ("use_aux_norm", (None, False), "a norm per tapped layer"),
-    ("aux_norm", (None, False), "a norm per tapped layer"),
-    ("markov_rank", (None, 0), "DSpark's Markov head"),
-    ("dspark_markov_rank", (None, 0), "DSpark's Markov head"),
-)
-
-
-def _from_speculators(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The flat dialect's own values under z-lab's names; aux ids are HF ids + 1, and absent is_causal means false."""
-    nested = {key: config[key] for key in ("block_size", "mask_token_id", *V2_SIZES) if key in config}
-    nested["causal"] = config.get("is_causal", False)
-    aux = config.get("aux_hidden_state_layer_ids")
-    if aux is not None:
-        if not isinstance(aux, list) or not all(type(item) is int for item in aux):
-            raise ModelError(f"aux_hidden_state_layer_ids is {aux!r}, expected a list of ids", where=where)
-        nested["target_layer_ids"] = [item - 1 for item in aux]
-    nested["draft_vocab_size"] = config.get("draft_vocab_size")
-    return nested
-
-
-def _from_assistant(config: Mapping[str, Any], target: Mapping[str, Any]) -> dict[str, Any]:
-    """The dialect of transformers under z-lab's names: layers slide by layer_types, the vocabulary is the target's."""
-    nested = {key: config[key] for key in ("block_size", "mask_token_id", "target_layer_ids") if key in config}
-    flat = {key: value for key, value in config.items() if key not in nested}
-    vocab = config.get("vocab_size", text_config(target).get("vocab_size"))
-    slides = bool(config.get("sliding_window") and config.get("layer_types"))
-    return {**flat, "dflash_config": nested, "vocab_size": vocab, "use_sliding_window": slides}
-
-
-def _draft_vocab(view: _View, vocab: int) -> int | None:
+def _draft_vocab(view: View, vocab: int) -> int | None:
     """Rows of a reduced vocabulary, None where the draft proposes every token."""
     rows = view.either("draft_vocab_size")
-    if rows is None or rows == vocab:
-        return None
+    if rows is None or rows == vocab or (type(rows) is int and rows == 0):
+        return None  # 0 means not reduced, as in z-lab's and speculators' loaders
     if view.natural("draft_vocab_size", rows) > vocab:
         raise view.error(f"draft_vocab_size {rows} passes vocab_size {vocab}")
     return int(rows)
 
 
-def _spec(view: _View, version: int, target_layers: tuple[int, ...] | None) -> tuple[DraftSpec, list[str]]:
+def _spec(view: View, version: int, target_layers: tuple[int, ...] | None) -> tuple[DraftSpec, list[str]]:
     top, warnings = view.top, list[str]()
     hidden = view.natural("hidden_size", top.get("hidden_size"))
     heads = view.natural("num_attention_heads", top.get("num_attention_heads"))
     blocks = view.natural("num_hidden_layers", top.get("num_hidden_layers"))
     if blocks > MAX_BLOCKS:
         raise view.error(f"num_hidden_layers {blocks}, at most {MAX_BLOCKS} are loaded")
-    vocab = view.natural("vocab_size", top.get("vocab_size"))
-    head_dim = view.natural("head_dim", top.get("head_dim") or (hidden // heads if hidden % heads == 0 else None))
+    vocab = view.natural("vocab_size", view.either("vocab_size"))
+    rope = _rope(view)
+    defaults = _defaults(view, rope, warnings)
+    head_dim = view.natural("head_dim", top.get("head_dim", defaults.get("head_dim")))
     if top.get("v_head_dim", head_dim) != head_dim:
         raise view.error(f"v_head_dim {top['v_head_dim']!r} differs from head_dim {head_dim}: not supported")
-    kv_heads = view.natural("num_key_value_heads", top.get("num_key_value_heads") or heads)
+    kv_heads = top.get("num_key_value_heads", defaults.get("num_key_value_heads", heads))
+    kv_heads = view.natural("num_key_value_heads", heads if kv_heads is None else kv_heads)  # null: as many as heads
     if heads % kv_heads:
         raise view.error(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
-    rope = _rope(view)
-    window, pattern = _sliding(view, blocks)
+    window, pattern = _sliding(view, blocks, warnings)
     softcap = view.optional("final_logit_softcapping")
     spec = DraftSpec(
         block_count=blocks,
-        context_length=view.natural("max_position_embeddings", top.get("max_position_embeddings")),
+        context_length=view.natural(
+            "max_position_embeddings", top.get("max_position_embeddings", defaults.get("max_position_embeddings"))
+        ),
         embedding_length=hidden,
         feed_forward_length=view.natural("intermediate_size", top.get("intermediate_size")),
         head_count=heads,
         head_count_kv=kv_heads,
         key_length=head_dim,
-        layer_norm_rms_epsilon=view.positive("rms_norm_eps", top.get("rms_norm_eps")),
-        rope_freq_base=view.positive("rope_theta", rope.get("rope_theta", top.get("rope_theta"))),
+        layer_norm_rms_epsilon=view.positive("rms_norm_eps", top.get("rms_norm_eps", defaults.get("rms_norm_eps"))),
+        rope_freq_base=view.positive("rope_theta", rope.get("rope_theta", defaults.get("rope_theta"))),
         rope_dimension_count=_rotary_dims(view, rope, head_dim),
         rope_scaling=_rope_scaling(view, rope),
-        causal=_causal(view),
+        causal=_causal(view, pattern, warnings),
         sliding_window=window,
         sliding_window_pattern=pattern,
         value_scale=view.optional("attention_value_scale"),
@@ -272,21 +176,49 @@ def _spec(view: _View, version: int, target_layers: tuple[int, ...] | None) -> t
     return spec, warnings
 
 
-def _rope(view: _View) -> Mapping[str, Any]:
-    rope = view.top.get("rope_parameters") or view.top.get("rope_scaling") or {}
-    if not isinstance(rope, Mapping):
-        raise view.error(f"rope_parameters is {rope!r}, expected an object")
+def _defaults(view: View, rope: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
+    """What the config's class takes for absent keys; only Qwen3Config's are known. The tensors prove the sizes."""
+    if view.top.get("model_type", "qwen3") not in _QWEN3_BACKBONES:
+        return {}
+    taken = {key: value for key, value in QWEN3_DEFAULTS.items() if key not in view.top and key not in rope}
+    if taken:
+        told = ", ".join(f"{key} {value:g}" for key, value in taken.items())
+        warnings.append(f"absent keys are what Qwen3Config takes for them: {told}")
+    return taken
+
+
+def _rope(view: View) -> dict[str, Any]:
+    """Every rope value, from wherever it stands; two places that disagree are an error."""
+    merged: dict[str, tuple[str, Any]] = {}
+    for place in ("rope_parameters", "rope_scaling"):
+        rope = view.top.get(place) or {}
+        if not isinstance(rope, Mapping):
+            raise view.error(f"{place} is {rope!r}, expected an object")
+        for name, value in _one_rope(view, place, rope).items():
+            _merge(view, merged, _ROPE_ALIASES.get(name, name), place, value)
+    for name in ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings"):
+        _merge(view, merged, name, "the top level", view.top.get(name))
+    return {name: value for name, (_, value) in merged.items()}
+
+
+def _merge(view: View, merged: dict[str, tuple[str, Any]], name: str, place: str, value: Any) -> None:
+    if value is None:
+        return
+    before, told = merged.setdefault(name, (place, value))
+    if told != value:
+        raise view.error(f"{name} is {told!r} in {before} but {value!r} in {place}")
+
+
+def _one_rope(view: View, place: str, rope: Mapping[str, Any]) -> Mapping[str, Any]:
     full, sliding = rope.get("full_attention"), rope.get("sliding_attention")
     if isinstance(full, Mapping) and isinstance(sliding, Mapping) and full != sliding:
-        raise view.error("rope_parameters differ between full and sliding attention: arch dflash has one rope")
-    for part in (full, sliding):
-        if isinstance(part, Mapping):
-            return part
-    return rope
+        raise view.error(f"{place} differ between full and sliding attention: arch dflash has one rope")
+    parts = [part for part in (full, sliding) if isinstance(part, Mapping)]
+    return parts[0] if parts else rope
 
 
-def _rotary_dims(view: _View, rope: Mapping[str, Any], head_dim: int) -> int | None:
-    factor = rope.get("partial_rotary_factor", view.top.get("partial_rotary_factor"))
+def _rotary_dims(view: View, rope: Mapping[str, Any], head_dim: int) -> int | None:
+    factor = rope.get("partial_rotary_factor")
     if factor is None:
         return None
     dims = int(head_dim * view.number("partial_rotary_factor", factor))
@@ -295,8 +227,8 @@ def _rotary_dims(view: _View, rope: Mapping[str, Any], head_dim: int) -> int | N
     return dims
 
 
-def _rope_scaling(view: _View, rope: Mapping[str, Any]) -> RopeScaling | None:
-    kind = rope.get("rope_type", rope.get("type"))
+def _rope_scaling(view: View, rope: Mapping[str, Any]) -> RopeScaling | None:
+    kind = rope.get("rope_type")
     if kind in (None, "default", "none"):
         return None
     if kind not in ("linear", "yarn"):
@@ -304,8 +236,8 @@ def _rope_scaling(view: _View, rope: Mapping[str, Any]) -> RopeScaling | None:
     factor = view.positive("rope factor", rope.get("factor"))
     if kind == "linear":
         return RopeScaling("linear", factor)
-    original = rope.get("original_max_position_embeddings", view.top.get("original_max_position_embeddings"))
-    attn_factor = rope.get("attention_factor", rope.get("attn_factor"))
+    original = rope.get("original_max_position_embeddings")
+    attn_factor = rope.get("attention_factor")
     values = (rope.get("beta_fast"), rope.get("beta_slow"), rope.get("extrapolation_factor"), attn_factor)
     fast, slow, ext, attn = (None if value is None else view.number("a yarn value", value) for value in values)
     return RopeScaling(
@@ -319,7 +251,7 @@ def _rope_scaling(view: _View, rope: Mapping[str, Any]) -> RopeScaling | None:
     )
 
 
-def _sliding(view: _View, blocks: int) -> tuple[int | None, tuple[bool, ...] | None]:
+def _sliding(view: View, blocks: int, warnings: list[str]) -> tuple[int | None, tuple[bool, ...] | None]:
     top, nested = view.top, view.nested
     layer_types = top.get("layer_types")
     if layer_types is not None:
@@ -330,7 +262,13 @@ def _sliding(view: _View, blocks: int) -> tuple[int | None, tuple[bool, ...] | N
             raise view.error(f"layer_types holds {unknown[0]!r}, expected {' or '.join(_LAYER_TYPES)}")
     use_swa = view.flag("use_swa", nested.get("use_swa"))
     window = nested.get("swa_window_size") or top.get("sliding_window")
-    if not (use_swa or view.flag("use_sliding_window", top.get("use_sliding_window"))) or not window:
+    told = top.get("use_sliding_window")
+    if not (use_swa or view.flag("use_sliding_window", told)) or not window:
+        if window and told is None and layer_types and "sliding_attention" in layer_types:
+            warnings.append("layer_types name sliding layers but use_sliding_window is absent: no layer will slide")
+        elif layer_types and "sliding_attention" in layer_types:
+            found = "false" if window else "set without a window"
+            raise view.error(f"layer_types name sliding layers but use_sliding_window is {found}: which one is it?")
         return None, None
     window = view.natural("sliding_window", window)
     if use_swa:
@@ -340,15 +278,25 @@ def _sliding(view: _View, blocks: int) -> tuple[int | None, tuple[bool, ...] | N
     return window, tuple(word == "sliding_attention" for word in layer_types)
 
 
-def _causal(view: _View) -> bool | None:
+def _causal(view: View, pattern: tuple[bool, ...] | None, warnings: list[str]) -> bool | None:
     inner, outer = view.nested.get("causal"), view.top.get("is_causal")
     if inner is not None and outer is not None and inner != outer:
         raise view.error(f"is_causal is {outer!r} but dflash_config.causal is {inner!r}")
     value = inner if outer is None else outer
+    if view.nested.get("sliding_window_non_causal") is False and pattern and any(pattern):
+        if not all(pattern):
+            warnings.append(
+                "sliding_window_non_causal is false: only the sliding layers mask inside the block, "
+                "and a file has one causal flag for all layers"
+            )
+        elif outer is False:
+            raise view.error("is_causal is false but sliding_window_non_causal is false and every layer slides")
+        else:
+            return True
     return None if value is None else view.flag("is_causal", value)
 
 
-def _block_size(view: _View, version: int, warnings: list[str]) -> int:
+def _block_size(view: View, version: int, warnings: list[str]) -> int:
     value = view.either("block_size")
     if value is None and version == 1:
         warnings.append(f"block_size is absent: {V1_BLOCK_SIZE}, as DFlash 1 drafts were trained, is written")
@@ -356,7 +304,7 @@ def _block_size(view: _View, version: int, warnings: list[str]) -> int:
     return view.natural("block_size", value, least=2)
 
 
-def _dynamic_conv(view: _View, version: int) -> DynamicConv | None:
+def _dynamic_conv(view: View, version: int) -> DynamicConv | None:
     present = [key for key in V2_SIZES if view.either(key) is not None]
     if version == 1:
         if present:
@@ -365,7 +313,7 @@ def _dynamic_conv(view: _View, version: int) -> DynamicConv | None:
     return DynamicConv(*(view.natural(key, view.either(key)) for key in V2_SIZES))
 
 
-def _target_layers(view: _View, given: tuple[int, ...] | None) -> tuple[int, ...]:
+def _target_layers(view: View, given: tuple[int, ...] | None) -> tuple[int, ...]:
     told = view.either("target_layer_ids")
     ids = told if given is None else [item - 1 for item in given]
     if told is not None and told != ids:
@@ -407,6 +355,13 @@ def _with_target(spec: DraftSpec, target: Mapping[str, Any], where: str) -> Draf
             where=where,
             hint="is --target the model this draft was trained for?",
         )
+    hidden = target.get("hidden_size")
+    if isinstance(hidden, int) and hidden != spec.embedding_length:
+        raise ModelError(
+            f"hidden_size is {spec.embedding_length} in the draft but {hidden} in the target's config",
+            where=where,
+            hint="is --target the model this draft was trained for?",
+        )
     layers = target.get("num_hidden_layers")
     if isinstance(layers, int) and spec.target_layers[-1] > layers:
         raise ModelError(
@@ -421,12 +376,7 @@ def _with_target(spec: DraftSpec, target: Mapping[str, Any], where: str) -> Draf
 
 
 def _target_warnings(spec: DraftSpec, target: Mapping[str, Any]) -> list[str]:
-    warnings, hidden = [], target.get("hidden_size")
-    if isinstance(hidden, int) and hidden != spec.embedding_length:
-        # not refused: the reference converts such a pair, and a draft with its own embedding could be one
-        warnings.append(
-            f"hidden_size is {spec.embedding_length} in the draft but {hidden} in the target: is --target its target?"
-        )
+    warnings = []
     if spec.target_layers[-1] == target.get("num_hidden_layers"):
         warnings.append(
             "the last tap is the target's last block: llama.cpp aborts for targets that do not expose it (Qwen3)"
