@@ -616,6 +616,11 @@ def dspark_draft(shop: Workshop) -> Case:
     return Case(shop.write(parts, "dspark-Tiny-BF16.gguf"))
 
 
+@breaks("KV111", "dflash.sample_from_anchor")
+def samples_from_anchor(shop: Workshop) -> Parts:
+    return shop.parts().set("dflash.sample_from_anchor", BOOL, True)
+
+
 @breaks("KV110", "general.name", "warning")
 def meaningless_name(shop: Workshop) -> Parts:
     return shop.parts().set("general.name", STR, "snapshot")

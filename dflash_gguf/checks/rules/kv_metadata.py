@@ -282,3 +282,20 @@ def loader_limits(subject: Subject) -> Iterator[Problem]:
         yield Problem(told, PREFIX + "selector_top_k")
     if blocks and blocks > MAX_BLOCKS:
         yield Problem(f"{blocks:,} blocks, at most {MAX_BLOCKS} are loaded", PREFIX + "block_count")
+
+
+@rule(
+    "KV111",
+    Severity.ERROR,
+    "a DFlash 1 or 2 file says that it samples from the anchor",
+    why="Only DSpark drafts propose from the anchor's own position. No engine reads the key for DFlash 1 and 2.",
+    at_run_time="every proposal is off by one: acceptance falls to almost nothing.",
+    fix="The draft was trained for another layout: it cannot run as DFlash. Ask its author for a DFlash draft.",
+    needs=Needs.HEADER,
+)
+def samples_from_anchor(subject: Subject) -> Iterator[Problem]:
+    """See the registry."""
+    key = PREFIX + "sample_from_anchor"
+    value = subject.metadata.get(key)
+    if value is not None and value.value is True and not subject.is_dspark:
+        yield Problem("is true: every proposal would be shifted by one", key)
