@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dflash_gguf.checks.registry import GROUPS, Rule, all_rules
+from dflash_gguf.checks.registry import GROUPS, Rule
+from dflash_gguf.checks.rules import all_rules
 
 PATH = Path(__file__).with_name("rules.md")
 HEAD = """# What `check` looks for

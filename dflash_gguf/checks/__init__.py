@@ -1,7 +1,7 @@
 """What makes a draft file silently bad.
 
 Owns rules, runner and renderers; never prints and never repairs.
-Way in: check(); registry.RULES is what `explain`, docs/rules.md and the tests read.
+Way in: check(); rules.all_rules() is what `explain`, docs/rules.md and the tests read.
 """
 
 from __future__ import annotations

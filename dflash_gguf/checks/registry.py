@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from dflash_gguf.checks.finding import Severity
-from dflash_gguf.errors import UsageError
 
 if TYPE_CHECKING:
     from dflash_gguf.checks.subject import Subject
@@ -75,7 +74,7 @@ GROUPS = {
     "SR": "Source",
     "NM": "Naming and card",
 }
-_rules: dict[str, Rule] = {}
+registered: dict[str, Rule] = {}
 
 
 def rule(
@@ -91,54 +90,9 @@ def rule(
     """Register the decorated function as what looks for `identifier`."""
 
     def register(look: Look) -> Look:
-        if identifier in _rules:
+        if identifier in registered:
             raise ValueError(f"rule {identifier} is defined twice")
-        _rules[identifier] = Rule(identifier, severity, title, why, at_run_time, fix, needs, look)
+        registered[identifier] = Rule(identifier, severity, title, why, at_run_time, fix, needs, look)
         return look
 
     return register
-
-
-def all_rules() -> dict[str, Rule]:
-    """Every rule by its id, in the order of the catalogue."""
-    from dflash_gguf.checks import rules  # noqa: F401 - importing them registers them
-
-    return {key: _rules[key] for prefix in GROUPS for key in sorted(_rules) if key.startswith(prefix)}
-
-
-def selected_rules(select: Sequence[str], ignore: Sequence[str]) -> dict[str, Rule]:
-    """The rules whose id starts with one of `select` (all, if empty) and with none of `ignore`.
-
-    Raises UsageError for a prefix that fits no rule.
-    """
-    rules = all_rules()
-    wanted, unwanted = (_prefixes(given, option, rules) for given, option in ((select, "select"), (ignore, "ignore")))
-    chosen = {key: item for key, item in rules.items() if not wanted or key.startswith(wanted)}
-    left = {key: item for key, item in chosen.items() if not unwanted or not key.startswith(unwanted)}
-    if not left:
-        raise UsageError("no rule is left to look", where="--select, --ignore")
-    return left
-
-
-def find_rule(identifier: str) -> Rule:
-    """The rule of that id, in any case of letters. Raises UsageError."""
-    rules = all_rules()
-    if identifier.upper() in rules:
-        return rules[identifier.upper()]
-    raise _unknown(identifier, "RULE", rules)
-
-
-def _prefixes(given: Sequence[str], option: str, rules: dict[str, Rule]) -> tuple[str, ...]:
-    prefixes = [part.strip().upper() for text in given for part in text.split(",") if part.strip()]
-    for prefix in prefixes:
-        if not any(key.startswith(prefix) for key in rules):
-            raise _unknown(prefix, f"--{option}", rules)
-    return tuple(prefixes)
-
-
-def _unknown(identifier: str, where: str, rules: dict[str, Rule]) -> UsageError:
-    import difflib
-
-    near = difflib.get_close_matches(identifier.upper(), rules, n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"ids begin with {', '.join(GROUPS)}"
-    return UsageError(f"no rule is called {identifier!a}", where=where, hint=hint)

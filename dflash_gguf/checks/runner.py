@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from dflash_gguf.checks.finding import CheckReport, FileReport, Finding
 from dflash_gguf.checks.place import Place, locate
-from dflash_gguf.checks.registry import Needs, NotChecked, Rule, selected_rules
+from dflash_gguf.checks.registry import Needs, NotChecked, Rule
+from dflash_gguf.checks.rules import selected_rules
 from dflash_gguf.checks.subject import Subject
 from dflash_gguf.errors import DflashError, FormatError
 from dflash_gguf.formats.gguf.scan import scan_header

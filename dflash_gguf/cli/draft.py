@@ -11,7 +11,7 @@ from dflash_gguf.cli.output import complain, emit_json, say, table
 from dflash_gguf.errors import UsageError
 
 if TYPE_CHECKING:
-    from dflash_gguf.executor.selector import Proposal
+    from dflash_gguf.executor.sampling import Proposal
 
 
 def run(

@@ -16,7 +16,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Explain a rule of `check`: why, what happens at run time, how to fix it."""
-    from dflash_gguf.checks.registry import all_rules, find_rule
+    from dflash_gguf.checks.rules import all_rules, find_rule
 
     rules = [find_rule(rule)] if rule else list(all_rules().values())
     if as_json:

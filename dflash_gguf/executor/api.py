@@ -23,7 +23,8 @@ from dflash_gguf.executor.loading import (
     stop_tokens,
     vocabulary_of,
 )
-from dflash_gguf.executor.selector import Proposal, walk
+from dflash_gguf.executor.sampling import Proposal
+from dflash_gguf.executor.selector import walk
 from dflash_gguf.executor.text_tokenizer import TextTokenizer, tokenizer_of_folder, tokenizer_of_gguf
 from dflash_gguf.executor.trace import Probe
 from dflash_gguf.executor.weights import Budget

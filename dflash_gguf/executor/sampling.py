@@ -1,17 +1,33 @@
-"""Distributions, and the test that makes speculative decoding lossless. Probabilities are float64."""
+"""A block's proposal, and the test that makes speculative decoding lossless. Probabilities are float64."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from dflash_gguf.executor.ops import F32
-    from dflash_gguf.executor.selector import Proposal
+from dflash_gguf.executor.ops import F32, I64
 
 F64: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What one block proposes.
+
+    `tokens` are to be verified in this order; `probabilities` has, for every slot walked, the chosen candidate's
+    softmax probability (its q when sampled), `q` (slots, C) the distributions the tokens were sampled from, None
+    when greedy. `argmax` is each slot's most likely token without the selector.
+    """
+
+    tokens: tuple[int, ...]
+    candidates: I64
+    probabilities: tuple[float, ...]
+    q: F64 | None
+    argmax: tuple[int, ...]
+    stopped_by_p_min: bool
 
 
 def softmax(logits: NDArray[np.floating[Any]]) -> F64:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dflash_gguf.executor.ops import F32, I64
-from dflash_gguf.executor.sampling import F64, draw, softmax
+from dflash_gguf.executor.sampling import F64, Proposal, draw, softmax
 
 #: Candidates per slot of a DFlash 1 draft; llama.cpp takes its p_min over the softmax of the top 10 logits.
 V1_CANDIDATES = 10
@@ -28,23 +28,6 @@ class Lattice:
     candidates: I64
     unary: F32
     scores: F32
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """What one block proposes.
-
-    `tokens` are to be verified in this order; `probabilities` has, for every slot walked, the chosen candidate's
-    softmax probability (its q when sampled), `q` (slots, C) the distributions the tokens were sampled from, None
-    when greedy. `argmax` is each slot's most likely token without the selector.
-    """
-
-    tokens: tuple[int, ...]
-    candidates: I64
-    probabilities: tuple[float, ...]
-    q: F64 | None
-    argmax: tuple[int, ...]
-    stopped_by_p_min: bool
 
 
 def top_candidates(logits: F32, count: int) -> tuple[I64, F32]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from dflash_gguf.checks.finding import Finding, Severity
 from dflash_gguf.checks.place import LocalPlace, locate
-from dflash_gguf.checks.registry import Needs, Rule, all_rules, find_rule
+from dflash_gguf.checks.registry import Needs, Rule
+from dflash_gguf.checks.rules import all_rules, find_rule
 from dflash_gguf.checks.runner import Runner
 from dflash_gguf.checks.subject import Subject
 from dflash_gguf.errors import UsageError

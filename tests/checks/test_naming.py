@@ -7,7 +7,7 @@ from support.builders_gguf import Parts
 from support.faults import STR, U32, Workshop, quantized
 
 from dflash_gguf.checks import Finding, check
-from dflash_gguf.checks.registry import find_rule
+from dflash_gguf.checks.rules import find_rule
 from dflash_gguf.formats.gguf.types import GGMLType
 
 

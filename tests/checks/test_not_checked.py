@@ -7,7 +7,7 @@ from support.builders_gguf import Parts
 from support.faults import LAYERS, NAME, U32, Workshop
 
 from dflash_gguf.checks import FileReport, check
-from dflash_gguf.checks.registry import all_rules
+from dflash_gguf.checks.rules import all_rules
 from dflash_gguf.checks.runner import _ranges
 from dflash_gguf.formats.gguf.types import GGMLType
 

@@ -12,9 +12,9 @@ import xmlschema
 from support.faults import FAULTS, NAME, STR, Workshop
 
 from dflash_gguf.checks import CheckReport, FileReport, Finding, Severity, check
-from dflash_gguf.checks.registry import all_rules
 from dflash_gguf.checks.render import FORMATS, renderer
 from dflash_gguf.checks.render.github import LIMIT, summary
+from dflash_gguf.checks.rules import all_rules
 from dflash_gguf.errors import UsageError
 
 DATA = Path(__file__).parents[1] / "data"

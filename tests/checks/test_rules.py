@@ -9,7 +9,7 @@ from support.builders_gguf import target_gguf
 from support.faults import FAULTS, NAME, Workshop, quantized
 
 from dflash_gguf.checks import FileReport, check
-from dflash_gguf.checks.registry import all_rules
+from dflash_gguf.checks.rules import all_rules
 
 
 def only(file: Path, **options: object) -> FileReport:

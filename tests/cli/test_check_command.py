@@ -14,7 +14,7 @@ from support.faults import FAULTS, I32, NAME, Workshop
 from support.processes import kept_signals
 
 from dflash_gguf.checks import check
-from dflash_gguf.checks.registry import all_rules
+from dflash_gguf.checks.rules import all_rules
 from dflash_gguf.cli import main
 from dflash_gguf.errors import FormatError, UsageError
 

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 with atheris.instrument_imports(include=["dflash_gguf"]):
     from dflash_gguf.checks.finding import CheckReport
-    from dflash_gguf.checks.registry import all_rules
     from dflash_gguf.checks.render import renderer
+    from dflash_gguf.checks.rules import all_rules
     from dflash_gguf.checks.runner import Runner
     from dflash_gguf.storage.files import MemoryFile
     from dflash_gguf.storage.hub import Hub

@@ -17,7 +17,7 @@ from support.executor_fixture import FIXTURES
 from support.faults import Workshop
 
 from dflash_gguf.checks import check
-from dflash_gguf.checks.registry import all_rules
+from dflash_gguf.checks.rules import all_rules
 from dflash_gguf.formats.gguf.types import ValueType
 
 DOCS = ROOT / "docs"

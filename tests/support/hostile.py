@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 
 from dflash_gguf.checks import FileReport
 from dflash_gguf.checks.place import Place
-from dflash_gguf.checks.registry import all_rules
+from dflash_gguf.checks.rules import all_rules
 from dflash_gguf.checks.runner import Runner
 from dflash_gguf.storage.files import MemoryFile
 from dflash_gguf.storage.hub import Hub

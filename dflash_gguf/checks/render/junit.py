@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from dflash_gguf.checks.registry import all_rules
+from dflash_gguf.checks.rules import all_rules
 from dflash_gguf.wording import safe
 
 if TYPE_CHECKING:

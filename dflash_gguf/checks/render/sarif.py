@@ -6,7 +6,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from dflash_gguf.checks.registry import Rule, all_rules
+from dflash_gguf.checks.registry import Rule
+from dflash_gguf.checks.rules import all_rules
 from dflash_gguf.wording import json_line
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dflash_gguf.checks.registry import all_rules
+from dflash_gguf.checks.rules import all_rules
 from dflash_gguf.wording import counted, safe
 
 if TYPE_CHECKING:

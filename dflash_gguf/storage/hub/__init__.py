@@ -7,7 +7,8 @@ Way in: parse_reference, Hub.
 
 from __future__ import annotations
 
-from dflash_gguf.storage.hub.client import Hub, Listing, RepoFile
+from dflash_gguf.storage.hub.client import Hub
+from dflash_gguf.storage.hub.listing import Listing, RepoFile
 from dflash_gguf.storage.hub.reference import Reference, parse_reference
 
 __all__ = ["Hub", "Listing", "Reference", "RepoFile", "parse_reference"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from dflash_gguf.errors import HubError, OutputError, UsageError
 from dflash_gguf.storage.files import LocalFile
 from dflash_gguf.storage.hub.download import fetch_large
 from dflash_gguf.storage.hub.failures import told
+from dflash_gguf.storage.hub.listing import Listing, RepoFile
 from dflash_gguf.storage.hub.reference import Reference, check_repo_path
 from dflash_gguf.storage.hub.transport import attempt
 
@@ -19,41 +20,6 @@ if TYPE_CHECKING:
     from dflash_gguf.storage.hub.remote_file import RemoteFile
 
 MAX_FILES = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class RepoFile:
-    """One file of a repository: `sha256` of its content where the Hub stores it as a large file, git's hash else."""
-
-    path: str
-    size: int | None
-    sha256: str | None = None
-    git_oid: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A repository at one commit; `ref` names that commit. Files whose path leaves the repository are not in it.
-
-    `asked`: the revision it was found by. `offline`: read off the cache, which may hold only some of the files.
-    `private`: whether others can see it, None where that was not told.
-    """
-
-    ref: Reference
-    files: Mapping[str, RepoFile]
-    asked: str | None = None
-    offline: bool = False
-    private: bool | None = None
-
-    def inside(self, folder: str) -> list[str]:
-        """Names of the files directly in `folder` ("" is the top), without the folder."""
-        prefix = f"{folder}/" if folder else ""
-        names = [path[len(prefix) :] for path in self.files if path.startswith(prefix)]
-        return sorted(name for name in names if "/" not in name)
-
-    def at(self, path: str) -> Reference:
-        """A file of this listing, at its commit."""
-        return replace(self.ref, path=path)
 
 
 class Hub:

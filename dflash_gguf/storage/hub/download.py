@@ -18,7 +18,7 @@ from dflash_gguf.storage.hub.reference import Reference
 from dflash_gguf.storage.hub.transport import session
 
 if TYPE_CHECKING:
-    from dflash_gguf.storage.hub.client import RepoFile
+    from dflash_gguf.storage.hub.listing import RepoFile
 
 SMALL = 10 << 20  # bytes; the client writes no smaller pieces
 

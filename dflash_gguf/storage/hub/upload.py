@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from dflash_gguf.errors import HubError, InputError
-from dflash_gguf.storage.hub.client import Hub, Listing, RepoFile
+from dflash_gguf.storage.hub.client import Hub
 from dflash_gguf.storage.hub.failures import LOG_IN, NoSuchRepoError, logged_in, status_of, told
+from dflash_gguf.storage.hub.listing import Listing, RepoFile
 from dflash_gguf.storage.hub.reference import Reference
 from dflash_gguf.storage.hub.transport import attempt, session
 from dflash_gguf.wording import counted
