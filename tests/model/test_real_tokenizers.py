@@ -119,7 +119,8 @@ def test_the_engine_splits_texts_as_the_tokenizers_library(name: str, store: Pat
     special = [token.content for token in library.get_added_tokens_decoder().values()]
     asked = texts(special[:40] + special[-10:])
     (tmp_path / "texts.json").write_text(json.dumps(asked))
-    command = [sys.executable, str(ROOT / "tests/support/engine_tokenize.py"), str(target), str(tmp_path / "texts.json")]
+    script = ROOT / "tests/support/engine_tokenize.py"
+    command = [sys.executable, str(script), str(target), str(tmp_path / "texts.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     answers = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
     assert answers, f"engine exited with {done.returncode}:\n{done.stderr[-3000:]}"
