@@ -22,6 +22,7 @@ INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _AGAIN = 0.02  # seconds
+_answered = False  # once the exit code is settled, no signal changes it
 
 
 class Interrupted(BaseException):
@@ -30,11 +31,15 @@ class Interrupted(BaseException):
 
 def main() -> NoReturn:
     """Run the command line and exit with the contract's codes."""
+    global _answered  # noqa: PLW0603 - a signal's handler sees nothing else
+    _answered = False
     try:
         _handle_signals(_interrupt)
         _have_standard_streams()
         code = _flush(_run())
+        _answered = True
     except Interrupted:
+        _answered = True
         code = _fail("interrupted: no partial output is left", INTERRUPTED)
     signal.setitimer(signal.ITIMER_REAL, 0)
     _handle_signals(signal.SIG_IGN)  # all is done: nothing is left that a signal could spare
@@ -141,8 +146,10 @@ def _interrupt(_signal: int, frame: FrameType | None) -> None:
     """Raise Interrupted, but not into the clean-up after one: an impatient second Ctrl-C would leave partial files.
 
     Nor into the compiler of the kernels: its library calls back from C, where an exception is lost. There the
-    signal waits.
+    signal waits. Nor once the run is over: its exit code is settled.
     """
+    if _answered:
+        return
     error = sys.exc_info()[1]
     while error is not None:
         if isinstance(error, Interrupted):

@@ -169,6 +169,51 @@ def test_a_second_signal_does_not_disturb_the_clean_up(kind: str, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+ENDED = """
+import signal, sys
+from dflash_gguf.cli import interrupts
+import dflash_gguf.cli.main as main
+
+steps, at, first = 0, int(sys.argv[1]), sys.argv[2] == "interrupted"
+
+def trace(frame, event, argument):
+    global steps
+    if frame.f_code.co_filename != interrupts.__file__:
+        return None
+    steps += 1
+    if steps == at:
+        sys.settrace(None)
+        signal.raise_signal(signal.SIGINT)
+    return trace
+
+def work(**_):
+    sys.settrace(trace)
+    frame = sys._getframe()
+    while frame:
+        if frame.f_code.co_filename == interrupts.__file__:
+            frame.f_trace = trace
+        frame = frame.f_back
+    if first:
+        signal.raise_signal(signal.SIGTERM)
+
+main.app = work
+interrupts.main()
+"""
+
+
+@pytest.mark.parametrize("first", ["interrupted", "finished"])
+def test_a_signal_at_any_step_after_the_command_s_end_leaves_no_traceback(first: str) -> None:
+    """Every line of the module that runs after the command: a signal before it gives 130, or comes too late."""
+    seen = set()
+    for step in range(1, 60):
+        command = [sys.executable, "-c", ENDED, str(step), first]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, preexec_fn=heed_signals)
+        seen.add(done.returncode)
+        assert done.returncode in ((130,) if first == "interrupted" else (130, 0)), (step, done.stderr)
+        assert done.stderr == ("interrupted: no partial output is left\n" if done.returncode else ""), step
+    assert seen == ({130} if first == "interrupted" else {130, 0})
+
+
 def test_a_signal_waits_until_the_compiler_has_returned() -> None:
     program = """
 import os, signal, sys, time, types
